@@ -120,7 +120,7 @@ fn files(memory: &Memory, group: &Group, rows: &mut Rows) -> Result<(), Box<dyn 
     let device = DaxDevice::memory(MIB)?;
     let direct = || {
         memory
-            .direct_options()
+            .dax_options()
             .group(group)
             .create_on(&device, "direct")
     };

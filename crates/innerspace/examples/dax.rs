@@ -10,7 +10,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 /// Adds to the counters with these numbers, in the file's own bytes, and makes that durable.
 fn add(memory: &Memory, table: &DaxFile, numbers: &[u64]) -> Result<()> {
     let space = memory.create_space()?;
-    let at: VirtAddr = space.map(Map::direct(table).shared().writable())?;
+    let at: VirtAddr = space.map(Map::dax(table).shared().writable())?;
     let mut accessor = space.accessor()?;
     let counters = table.len() / 8;
     let total = (0..counters).step_by(512).try_fold(0, |sum, counter| {
@@ -42,7 +42,7 @@ fn main() -> Result<()> {
     };
     let path = folder.path().join("counters");
     let memory = Memory::with_limit(512 * KIB)?;
-    let table = match memory.direct_options().create(&path) {
+    let table = match memory.dax_options().create(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {
             println!("not here: {error}");
             return Ok(());
@@ -54,7 +54,7 @@ fn main() -> Result<()> {
     add(&memory, &table, &[0, 1, 100_000_000, 1])?;
     drop(table);
 
-    let table = memory.open_direct(&path)?;
+    let table = memory.open_dax_rw(&path)?;
     let mut count = [0; 8];
     table.read_exact_at(&mut count, 8)?;
     assert_eq!(u64::from_le_bytes(count), 2);

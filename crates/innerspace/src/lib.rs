@@ -96,7 +96,7 @@
 //!   each returns a [`Task`], which is a future
 //! - decide when blocks are written: [`WriteOrder`], [`PagedFile::set_barrier`],
 //!   [`PagedFile::release_through`], the `sync_` calls
-//! - map memory that needs no cache: a [`DaxFile`] on a [`DaxDevice`], with [`Map::direct`]
+//! - map memory that needs no cache: a [`DaxFile`] on a [`DaxDevice`], with [`Map::dax`]
 //! - keep bytes elsewhere by implementing [`store::Store`]: two methods to read, and a few more to
 //!   write
 //! - have address spaces: [`Space`] and [`Map`]; an [`Accessor`] for each thread, a [`Session`] for
@@ -212,7 +212,7 @@ pub use dax::DaxFile;
 pub use group::Group;
 #[cfg(not(loom))]
 pub use memory::{
-    DirectOpener, FileOpener, Limit, LimitParts, MINIMUM_LIMIT, Memory, MemoryBuilder, MemoryError,
+    DaxOpener, FileOpener, Limit, LimitParts, MINIMUM_LIMIT, Memory, MemoryBuilder, MemoryError,
     MemoryStats, OpenError, Threads,
 };
 #[cfg(not(loom))]

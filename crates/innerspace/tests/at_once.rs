@@ -165,7 +165,10 @@ fn each_access_has_such_a_form_and_sessions_have_them_too() {
             assert_eq!(a.try_store_atomic(own, 2_u64, SeqCst), Ok(()));
             assert_eq!(a.try_load_atomic::<u64>(own, SeqCst), Ok(2));
             assert_eq!(a.try_fill(own + PAGE, 7, 2 * PAGE_SIZE), Ok(()));
-            assert_eq!(a.try_copy(own + 3 * PAGE, own + PAGE, PAGE_SIZE), Ok(()));
+            assert_eq!(
+                a.try_copy_within(own + PAGE, PAGE_SIZE, own + 3 * PAGE),
+                Ok(())
+            );
             assert_eq!(a.try_compare(own + 3 * PAGE, &[7; PAGE_SIZE]), Ok(Equal));
             assert_would_block(a.try_swap(far, 4_u64, SeqCst), far);
             assert_would_block(a.try_fetch_add(far, 4_u64, SeqCst), far);
@@ -173,7 +176,7 @@ fn each_access_has_such_a_form_and_sessions_have_them_too() {
             assert_would_block(a.try_load_atomic::<u64>(far, SeqCst), far);
             assert_would_block(a.try_store_atomic(far, 1_u64, SeqCst), far);
             assert_would_block(a.try_fill(far + (-PAGE_I64) as u64, 7, 2 * PAGE_SIZE), far);
-            assert_would_block(a.try_copy(own + 3 * PAGE, far, PAGE_SIZE), far);
+            assert_would_block(a.try_copy_within(far, PAGE_SIZE, own + 3 * PAGE), far);
             assert_would_block(a.try_compare(far, &[7; 8]), far);
             assert_would_block(a.try_load::<u8>(far), far);
             assert_would_block(a.try_store(far, 1_u8), far);
@@ -461,12 +464,12 @@ fn of_a_direct_access_file_is_had_what_it_knows_without_asking() {
     let path = folder.path().join("data.bin");
     std::fs::write(&path, numbers(2)).unwrap();
     let memory = memory(8 * MIB);
-    let options = memory.direct_options().access(FileAccess::ReadWrite);
+    let options = memory.dax_options().access(FileAccess::ReadWrite);
     let file = options.open(&path).unwrap();
     file.set_len(3 * PAGE).unwrap();
     let mapped = || {
         let space = memory.create_space().unwrap();
-        let at = space.map(Map::direct(&file).shared().writable()).unwrap();
+        let at = space.map(Map::dax(&file).shared().writable()).unwrap();
         (space.accessor().unwrap(), at)
     };
     let ((mut a, at), (mut b, there)) = (mapped(), mapped());

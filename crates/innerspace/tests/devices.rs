@@ -165,9 +165,9 @@ fn a_device_is_never_asked_beyond_its_length() {
     check_past_device(&a, fault, end, AccessKind::Store);
     assert_eq!(calls.take(), stored);
     let memory = space.map(Map::anonymous(PAGE)).unwrap();
-    let fault = a.copy(memory, at + 16, 16).unwrap_err();
+    let fault = a.copy_within(at + 16, 16, memory).unwrap_err();
     check_past_device(&a, fault, end, AccessKind::Load);
-    let fault = a.copy(at + 16, memory, 16).unwrap_err();
+    let fault = a.copy_within(memory, 16, at + 16).unwrap_err();
     check_past_device(&a, fault, end, AccessKind::Store);
     calls.take();
     // A fork has the same device, and so have pages that a remap has moved.
@@ -491,10 +491,10 @@ fn a_store_to_the_same_page_of_a_file_counts_wherever_it_comes_from() {
         .access(innerspace::file::FileAccess::ReadWrite)
         .open_store(Arc::new(innerspace::store::MemoryStore::with_len(4 * PAGE)))
         .unwrap();
-    let direct = memory.direct_options().create(folder.path().join("code"));
+    let direct = memory.dax_options().create(folder.path().join("code"));
     let direct = direct.unwrap();
     direct.set_len(4 * PAGE).unwrap();
-    for map in [Map::file(&cached), Map::direct(&direct)] {
+    for map in [Map::file(&cached), Map::dax(&direct)] {
         let (space, other) = (
             memory.create_space().unwrap(),
             memory.create_space().unwrap(),
@@ -578,10 +578,10 @@ fn a_write_by_a_call_of_the_file_counts() {
         check_last(&try_append, "an append that may not wait");
     }
     let folder = tempfile::tempdir().unwrap();
-    let direct = memory.direct_options().create(folder.path().join("code"));
+    let direct = memory.dax_options().create(folder.path().join("code"));
     let direct = direct.unwrap();
     direct.write_at(&[1; 4 * PAGE_SIZE], 0).unwrap();
-    let at = map(Map::direct(&direct));
+    let at = map(Map::dax(&direct));
     let write = || direct.write_at(&[7; 10], PAGE + 8).unwrap();
     check(at, &write, "a write to a direct file");
     let punch = || direct.punch(PAGE + 10..PAGE + 20).unwrap();

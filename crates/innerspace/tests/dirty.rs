@@ -404,11 +404,11 @@ fn pages_of_a_direct_access_file_that_a_store_made_writable_are_named() {
     const LARGE: u64 = 2 * MIB;
     let memory = memory(16 * MIB);
     let device = DaxDevice::memory(4 * LARGE).unwrap();
-    let opener = memory.direct_options().hole_writes(HoleWrites::Large);
+    let opener = memory.dax_options().hole_writes(HoleWrites::Large);
     let file = opener.create_on(&device, "data.bin").unwrap();
     file.set_len(2 * LARGE).unwrap();
     let space = memory.create_space().unwrap();
-    let map = Map::direct(&file).shared().writable();
+    let map = Map::dax(&file).shared().writable();
     let map = map.protection(Protection::READ_WRITE | Protection::EXECUTE);
     let at = space.map(map).unwrap();
     let mut a = space.accessor().unwrap();

@@ -369,7 +369,7 @@ fn a_file_that_a_group_of_another_memory_was_to_pay_for_is_not_opened() {
     ] {
         assert!(matches!(opened, Err(OpenError::OtherMemorysGroup)));
     }
-    let direct = || memory.direct_options().group(&foreign);
+    let direct = || memory.dax_options().group(&foreign);
     let device = DaxDevice::memory(MIB).unwrap();
     for opened in [
         direct().create_on(&device, "data.bin"),
@@ -427,12 +427,12 @@ fn a_file_that_must_be_new_is_made_once() {
     let error = memory.file_options().create_new(&cached).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::AlreadyExists, "{error}");
 
-    let file = memory.direct_options().create_new(&direct).unwrap();
+    let file = memory.dax_options().create_new(&direct).unwrap();
     file.write_at(b"new", 0).unwrap();
     drop(file);
-    let error = memory.direct_options().create_new(&direct).unwrap_err();
+    let error = memory.dax_options().create_new(&direct).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::AlreadyExists, "{error}");
-    let file = memory.direct_options().open_or_create(&direct).unwrap();
+    let file = memory.dax_options().open_or_create(&direct).unwrap();
     assert_eq!(file.read_to_vec(..).unwrap(), b"new");
 }
 
@@ -494,7 +494,7 @@ fn a_file_that_is_given_open_is_checked_and_used() {
     assert_eq!(file.read_to_vec(149_998..).unwrap(), [7, 7]);
     drop(file);
     assert_eq!(unnamed.metadata().unwrap().len(), 150_000);
-    let direct = memory.direct_options().open_file(unnamed).unwrap();
+    let direct = memory.dax_options().open_file(unnamed).unwrap();
     assert_eq!(direct.read_to_vec(149_998..).unwrap(), [7, 7]);
 }
 
@@ -542,7 +542,7 @@ fn the_lock_is_the_one_that_was_chosen() {
 fn a_direct_file_is_read_and_written_from_a_position() {
     let memory = Memory::with_limit(4 * MIB).unwrap();
     let device = DaxDevice::memory(MIB).unwrap();
-    let file = memory.create_direct_on(&device, "data.bin").unwrap();
+    let file = memory.create_dax_on(&device, "data.bin").unwrap();
     let mut cursor = file.cursor();
     cursor.write_all(b"hello, world").unwrap();
     cursor.flush().unwrap();

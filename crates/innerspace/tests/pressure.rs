@@ -79,7 +79,7 @@ fn who_brings_a_page_in_pays_until_it_is_gone() {
     (0..32).for_each(|page| accessor.store(own + page * PAGE, 1u8).unwrap());
     assert!(b.usage() >= 32 * PAGE);
     let c = memory.create_group("c", 2 * MIB).unwrap();
-    let child = space.fork_into(&c).unwrap();
+    let child = space.fork_in(&c).unwrap();
     let mut in_child = child.accessor().unwrap();
     (0..32).for_each(|page| assert_eq!(in_child.load::<u8>(own + page * PAGE), Ok(1)));
     let (of_b, of_c) = (b.usage(), c.usage());

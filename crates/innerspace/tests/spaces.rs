@@ -130,7 +130,7 @@ fn an_access_across_two_pages_ends_with_a_group_of_the_minimum_size() {
     let mut a = space.accessor().unwrap();
     a.store(at + (PAGE - 4), 0x0102_0304_0506_0708_u64).unwrap();
     assert_eq!(a.load::<u64>(at + (PAGE - 4)), Ok(0x0102_0304_0506_0708));
-    a.copy(at + 10, at + PAGE + 10, 3000).unwrap();
+    a.copy_within(at + PAGE + 10, 3000, at + 10).unwrap();
 }
 
 // spec: A5
@@ -335,8 +335,8 @@ fn a_space_or_fork_that_a_group_of_another_memory_was_to_pay_for_is_refused() {
     for (refused, what) in [
         (memory.create_space_in(&foreign), "space"),
         (memory.create_space_with(&options), "space"),
-        (space.fork_into(&foreign), "fork"),
-        (snapshot.fork_into(&foreign), "fork"),
+        (space.fork_in(&foreign), "fork"),
+        (snapshot.fork_in(&foreign), "fork"),
     ] {
         let expected =
             format!("{what} in the group root/tenant: the group belongs to another memory");

@@ -60,7 +60,7 @@ fn a_subscriber_is_told_what_comes_and_goes_and_what_is_lost() {
         file.write_at(b"lost", 0).unwrap();
         drop(file);
         let device = DaxDevice::memory(64 * KIB).unwrap();
-        drop(memory.create_direct_on(&device, "direct.bin").unwrap());
+        drop(memory.create_dax_on(&device, "direct.bin").unwrap());
         drop(memory);
     });
     let heard = listener.0.lock().unwrap().join("\n");

@@ -81,7 +81,7 @@ impl Content {
         let options = memory.file_options().access(FileAccess::ReadWrite);
         let cached = options.open_store(MemoryStore::with_len(bytes))?;
         let space = memory.create_space()?;
-        let maps = [Map::direct(&direct), Map::file(&cached)];
+        let maps = [Map::dax(&direct), Map::file(&cached)];
         let at = maps.map(|map| space.map(map.shared().writable()));
         let [direct_at, cached_at] = at;
         let at = [direct_at?, cached_at?];
@@ -153,7 +153,7 @@ impl Content {
         let bytes = self.bytes;
         let memory = memory(16 * MIB)?;
         let device = DaxDevice::huge_pages(bytes.next_multiple_of(2 * MIB) + 2 * MIB)?;
-        let options = memory.direct_options().hole_writes(blocks);
+        let options = memory.dax_options().hole_writes(blocks);
         let file = options.create_on(&device, "written")?;
         file.set_len(bytes)?;
         have_blocks(&memory, &file)?;
@@ -189,13 +189,13 @@ impl Content {
         let count = bytes / PAGE as u64 / 4;
         let memory = memory(16 * MIB)?;
         let device = DaxDevice::huge_pages(bytes.next_multiple_of(2 * MIB) + 2 * MIB)?;
-        let options = memory.direct_options().hole_writes(blocks);
+        let options = memory.dax_options().hole_writes(blocks);
         let file = options.create_on(&device, "stored")?;
         file.set_len(bytes)?;
         have_blocks(&memory, &file)?;
         file.sync_all()?;
         let space = memory.create_space()?;
-        let at = space.map(Map::direct(&file).shared().writable())?;
+        let at = space.map(Map::dax(&file).shared().writable())?;
         let accessor = RefCell::new(space.accessor().unwrap());
         let ours = Contender::new("innerspace", move || {
             let seed = self.seeds.borrow_mut().next();
@@ -241,7 +241,7 @@ impl Content {
 /// Stores to each page of a hole through a mapping, which allocates blocks of the chosen size.
 fn have_blocks(memory: &Memory, file: &DaxFile) -> Result<(), Box<dyn Error>> {
     let space = memory.create_space()?;
-    let at = space.map(Map::direct(file).shared().writable())?;
+    let at = space.map(Map::dax(file).shared().writable())?;
     let mut accessor = space.accessor().unwrap();
     for offset in (0..file.len()).step_by(PAGE) {
         accessor.store(at + offset, 1_u64)?;
@@ -260,7 +260,7 @@ fn size(blocks: HoleWrites) -> &'static str {
 /// sync takes the right to store away.
 fn synced_mapping(memory: &Memory, file: &DaxFile, bytes: u64, source: &[u8]) -> Outcome {
     let space = memory.create_space()?;
-    let at = space.map(Map::direct(file).shared().writable())?;
+    let at = space.map(Map::dax(file).shared().writable())?;
     let mut accessor = space.accessor().unwrap();
     thread_time(bytes / PAGE as u64, || {
         for offset in (0..bytes).step_by(source.len()) {

@@ -88,7 +88,7 @@ impl Holes {
 
     fn map(&self, file: File) -> Map {
         match file {
-            File::Direct => Map::direct(&self.direct).shared(),
+            File::Direct => Map::dax(&self.direct).shared(),
             File::Cached => Map::file(&self.cached).shared(),
             File::Zeros => Map::file(&self.zeros).shared(),
         }

@@ -38,7 +38,7 @@ pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
 /// Creates a file of `bytes` that is a single hole, on a device of `device` bytes.
 fn hole(memory: &Memory, bytes: u64, device: u64) -> Result<DaxFile, Box<dyn Error>> {
     let device = DaxDevice::huge_pages(device)?;
-    let file = memory.create_direct_on(&device, "hole")?;
+    let file = memory.create_dax_on(&device, "hole")?;
     file.set_len(bytes)?;
     Ok(file)
 }

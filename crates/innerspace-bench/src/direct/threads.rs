@@ -24,7 +24,7 @@ pub(super) fn measure(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>>
     let pages = plan.pages(PAGES);
     let memory = memory(64 * MIB)?;
     let device = DaxDevice::huge_pages(2 * pages * PAGE as u64 + 4 * MIB)?;
-    let file = memory.create_direct_on(&device, "threads")?;
+    let file = memory.create_dax_on(&device, "threads")?;
     file.set_len((2 * pages + 1) * PAGE as u64)?;
     let space = memory.create_space()?;
     let setting = Setting {
@@ -73,7 +73,7 @@ impl Setting {
 
     fn run(&self, touch: Touch, clock: Clock, threads: u64) -> Outcome {
         let page = PAGE as u64;
-        let map = Map::direct(&self.file).shared().writable();
+        let map = Map::dax(&self.file).shared().writable();
         // The mapping begins at an odd page, so that no aligned 2 MiB of the file are aligned in
         // the space.
         let at = self.space.map(map.range(page..))?;

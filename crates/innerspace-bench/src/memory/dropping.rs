@@ -55,7 +55,7 @@ fn direct_files(memory: &Memory, group: &Group, kinds: &mut Kinds) -> Result<(),
     let device = DaxDevice::memory(MIB)?;
     let direct = || {
         memory
-            .direct_options()
+            .dax_options()
             .group(group)
             .create_on(&device, "direct")
     };

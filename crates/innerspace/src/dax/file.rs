@@ -40,7 +40,7 @@ const OTHER_BYTES: usize = 160;
 
 /// A file whose bytes are addressable themselves, without a page cache. A clone is the same file.
 ///
-/// [`Map::direct`](crate::Map::direct) maps the device's own bytes into a space. Reading a hole, by
+/// [`Map::dax`](crate::Map::dax) maps the device's own bytes into a space. Reading a hole, by
 /// mapping or by call, costs no memory; the first store to a hole gives it a block. A store is
 /// durable once [`DaxFile::sync_all`] or [`DaxFile::sync_range`] has returned.
 ///
@@ -50,11 +50,11 @@ const OTHER_BYTES: usize = 160;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let memory = Memory::with_limit(MIB)?;
 /// let device = DaxDevice::memory(4 * MIB)?;
-/// let file = memory.create_direct_on(&device, "log")?;
+/// let file = memory.create_dax_on(&device, "log")?;
 /// file.set_len(1024 * MIB)?; // a hole, longer than the device
 ///
 /// let space = memory.create_space()?;
-/// let at = space.map(Map::direct(&file).shared().writable())?;
+/// let at = space.map(Map::dax(&file).shared().writable())?;
 /// let mut a = space.accessor()?;
 /// assert_eq!(a.load::<u64>(at + 512 * MIB)?, 0);
 /// assert_eq!(space.stats().pages.resident, 0);
@@ -239,6 +239,19 @@ impl DaxFile {
         self.len() == 0
     }
 
+    /// Returns whether the file is open for reading only, or for writing too.
+    pub fn access(&self) -> FileAccess {
+        match self.0.core.writable() {
+            true => FileAccess::ReadWrite,
+            false => FileAccess::ReadOnly,
+        }
+    }
+
+    /// Returns the group that pays for the file's entries.
+    pub fn group(&self) -> &Group {
+        self.0.core.group()
+    }
+
     /// Returns the device that has the file's bytes.
     pub fn device(&self) -> &DaxDevice {
         &self.0.core.parts.device
@@ -286,16 +299,20 @@ impl DaxFile {
         Cursor::new(self.clone())
     }
 
-    /// Reads the bytes of a range, as far as the file has them, into a new vector.
+    /// Reads the bytes of a range, which must be wholly inside the file, into a new vector.
     ///
     /// There is no `try_` form: [`DaxFile::try_read_exact_at`] reads into a buffer.
     ///
     /// # Errors
     /// The errors of [`DaxFile::read_exact_at`]; [`DaxError::Io`] of the kind `OutOfMemory`.
     pub fn read_to_vec(&self, range: impl RangeBounds<u64>) -> Result<Vec<u8>, DaxError> {
-        let Range { start, end } = self.clip(&range);
+        let Range { start, end } = self.bytes(&range);
+        let len = end.saturating_sub(start);
+        if end > self.len() {
+            return Err(self.0.core.past_end(start, len));
+        }
         let mut bytes = Vec::new();
-        let len = usize::try_from(end - start).unwrap_or(usize::MAX);
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
         if bytes.try_reserve_exact(len).is_err() {
             let error = ErrorKind::OutOfMemory.into();
             return Err(self.0.core.failed(DaxAction::Read, start)(error));

@@ -11,10 +11,10 @@ use crate::stats::tell;
 use crate::store::{Create, FileAccess, FileLock, Locked, Opened};
 use crate::sync::Arc;
 
-/// Options for opening a direct-access file of a memory; made by [`Memory::direct_options`].
+/// Options for opening a direct-access file of a memory; made by [`Memory::dax_options`].
 #[derive(Clone, Debug)]
 #[must_use = "it only has the choices"]
-pub struct DirectOpener {
+pub struct DaxOpener {
     memory: Memory,
     group: Option<Group>,
     setup: DaxSetup,
@@ -28,31 +28,39 @@ impl Memory {
     /// # Errors
     /// [`DaxError::Unsupported`] if the device is a host file's, whose blocks belong to its file
     /// system.
-    pub fn create_direct_on(&self, device: &DaxDevice, name: &str) -> Result<DaxFile, DaxError> {
-        self.direct_options().create_on(device, name)
+    pub fn create_dax_on(&self, device: &DaxDevice, name: &str) -> Result<DaxFile, DaxError> {
+        self.dax_options().create_on(device, name)
     }
 
-    /// Opens an existing host file for direct access, for reading and writing: the file's own bytes
-    /// are mapped. This is best on tmpfs or a DAX file system, where the host has no second copy of
-    /// the bytes. An advisory lock keeps other processes out.
+    /// Opens an existing host file for direct access, for reading: the file's own bytes are mapped.
+    /// This is best on tmpfs or a DAX file system, where the host has no second copy of the bytes.
     ///
     /// If the file is open for direct access in this memory already, the result is the same file,
     /// with the options chosen then: a file first opened for writing can be written through every
-    /// handle. A call that names another group ([`DirectOpener::group`]) is refused, unless both
-    /// calls say [`DirectOpener::share`].
+    /// handle. A call that names another group ([`DaxOpener::group`]) is refused, unless both
+    /// calls say [`DaxOpener::share`].
     ///
     /// # Errors
     /// [`DaxError::Open`], [`DaxError::Unsupported`]; [`DaxError::OpenOtherwise`] if the file is
     /// open through the page cache, or read-only, or for another group, or with another choice of
     /// [`OnShrink`].
-    pub fn open_direct(&self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
-        self.direct_options().open(path)
+    pub fn open_dax(&self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
+        self.dax_options().open(path)
+    }
+
+    /// Opens an existing host file for direct access, for reading and writing. An advisory lock keeps
+    /// other processes out.
+    ///
+    /// # Errors
+    /// The errors of [`Memory::open_dax`]; also if another process has the file open for writing.
+    pub fn open_dax_rw(&self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
+        self.dax_options().access(FileAccess::ReadWrite).open(path)
     }
 
     /// Returns the options for a direct-access file: group, access, how much a write to a hole
     /// allocates, and what happens when the file shrinks.
-    pub fn direct_options(&self) -> DirectOpener {
-        DirectOpener {
+    pub fn dax_options(&self) -> DaxOpener {
+        DaxOpener {
             memory: self.clone(),
             group: None,
             setup: DaxSetup::default(),
@@ -61,13 +69,13 @@ impl Memory {
     }
 }
 
-impl DirectOpener {
+impl DaxOpener {
     /// Sets the group that pays for the file's entries; the root group by default. The bytes
     /// themselves are the device's. Opening fails with a group of another `Memory`
     /// ([`DaxError::OtherMemorysGroup`]), and for a file that is open already for another group
-    /// ([`DaxError::OpenOtherwise`]), unless both calls opened it to [`share`](DirectOpener::share)
+    /// ([`DaxError::OpenOtherwise`]), unless both calls opened it to [`share`](DaxOpener::share)
     /// it.
-    pub fn group(mut self, group: &Group) -> DirectOpener {
+    pub fn group(mut self, group: &Group) -> DaxOpener {
         self.group = Some(group.clone());
         self
     }
@@ -76,26 +84,27 @@ impl DirectOpener {
     /// whichever group pays for it: the first that opened it. Both calls have to say so, and both
     /// sides trust each other with this file, as with
     /// [`FileOpener::share`](crate::FileOpener::share). No effect on a device's own blocks.
-    pub fn share(mut self) -> DirectOpener {
+    pub fn share(mut self) -> DaxOpener {
         self.setup.shared = true;
         self
     }
 
-    /// Sets whether the file is opened for reading and writing (the default), or only for reading.
-    pub fn access(mut self, access: FileAccess) -> DirectOpener {
+    /// Sets whether the file is opened only for reading (the default), or for writing too. A file on
+    /// a device's own blocks is always open for both.
+    pub fn access(mut self, access: FileAccess) -> DaxOpener {
         self.setup.access = access;
         self
     }
 
     /// Sets how much a write to a hole allocates; one page by default.
-    pub fn hole_writes(mut self, what: HoleWrites) -> DirectOpener {
+    pub fn hole_writes(mut self, what: HoleWrites) -> DaxOpener {
         self.setup.hole_writes = what;
         self
     }
 
     /// Sets what happens when another process cuts the host file short: see [`OnShrink`]. No effect
     /// on a device's own blocks.
-    pub fn on_shrink(mut self, what: OnShrink) -> DirectOpener {
+    pub fn on_shrink(mut self, what: OnShrink) -> DaxOpener {
         self.setup.on_shrink = what;
         self
     }
@@ -103,7 +112,7 @@ impl DirectOpener {
     /// Sets which advisory lock a host file has while it is open: by default an exclusive one, if
     /// it is opened for writing. A file that is open in this memory already keeps the lock that it
     /// has.
-    pub fn lock(mut self, lock: FileLock) -> DirectOpener {
+    pub fn lock(mut self, lock: FileLock) -> DaxOpener {
         self.lock = lock;
         self
     }
@@ -112,7 +121,7 @@ impl DirectOpener {
     /// is reserved for the file, and at least as much as its length. The default is 64 GiB, or four
     /// times the length if that is more, so that a process (which has 128 TiB) can have hundreds of
     /// files open. Choose less if address space is limited (`ulimit -v`).
-    pub fn capacity(mut self, bytes: u64) -> DirectOpener {
+    pub fn capacity(mut self, bytes: u64) -> DaxOpener {
         self.setup.capacity = Some(bytes);
         self
     }
@@ -120,13 +129,17 @@ impl DirectOpener {
     /// Creates an empty file in blocks of `device`.
     ///
     /// # Errors
-    /// The errors of [`Memory::create_direct_on`].
+    /// The errors of [`Memory::create_dax_on`].
     pub fn create_on(self, device: &DaxDevice, name: &str) -> Result<DaxFile, DaxError> {
         self.check_process(|| name.into())?;
         self.check_group()?;
         let group = self.payer().clone();
         let heap = group.charge_heap(DaxFile::HEAP + name.len(), MayReclaim::Yes)?;
-        let file = DaxFile::on_device(&self.memory.0.cache, &group, device, name, self.setup)?;
+        let setup = DaxSetup {
+            access: FileAccess::ReadWrite,
+            ..self.setup
+        };
+        let file = DaxFile::on_device(&self.memory.0.cache, &group, device, name, setup)?;
         file.core().keep(Box::new(heap));
         Ok(told(file))
     }
@@ -134,17 +147,17 @@ impl DirectOpener {
     /// Opens an existing host file.
     ///
     /// # Errors
-    /// The errors of [`Memory::open_direct`].
+    /// The errors of [`Memory::open_dax`].
     pub fn open(self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
         self.over_path(path.as_ref(), Create::Never)
     }
 
     /// Opens a host file that the program has opened: one without a name, or one that another
-    /// process passed on. The access is that of [`DirectOpener::access`], which the file must
+    /// process passed on. The access is that of [`DaxOpener::access`], which the file must
     /// permit.
     ///
     /// # Errors
-    /// The errors of [`Memory::open_direct`]; also an error if the file was opened for appending,
+    /// The errors of [`Memory::open_dax`]; also an error if the file was opened for appending,
     /// or with `O_DIRECT`.
     pub fn open_file(self, file: std::fs::File) -> Result<DaxFile, DaxError> {
         let path = Opened::path_of(&file);
@@ -237,7 +250,7 @@ impl DirectOpener {
     /// Creates a host file, or empties an existing one, and opens it for reading and writing.
     ///
     /// # Errors
-    /// The errors of [`Memory::open_direct`], and [`DaxError::NotEmptied`] if the file is open for
+    /// The errors of [`Memory::open_dax`], and [`DaxError::NotEmptied`] if the file is open for
     /// direct access in this memory already.
     pub fn create(self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
         self.access(FileAccess::ReadWrite)
@@ -247,7 +260,7 @@ impl DirectOpener {
     /// Creates a host file, which must not exist yet, and opens it for reading and writing.
     ///
     /// # Errors
-    /// The errors of [`Memory::open_direct`], and [`DaxError::Open`] if the file exists.
+    /// The errors of [`Memory::open_dax`], and [`DaxError::Open`] if the file exists.
     pub fn create_new(self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
         self.access(FileAccess::ReadWrite)
             .over_path(path.as_ref(), Create::New)
@@ -257,7 +270,7 @@ impl DirectOpener {
     /// there is none.
     ///
     /// # Errors
-    /// The errors of [`Memory::open_direct`].
+    /// The errors of [`Memory::open_dax`].
     pub fn open_or_create(self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
         self.access(FileAccess::ReadWrite)
             .over_path(path.as_ref(), Create::IfMissing)

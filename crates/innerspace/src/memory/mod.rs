@@ -32,15 +32,13 @@ mod stats;
 mod tests;
 
 use crate::cache::{Cache, ErrorHook, FileError, PagedFile};
-use crate::group::{Group, GroupError, LimitError, Pressure};
+use crate::group::{Group, GroupError, Pressure};
 use crate::reclaim::{MissCurve, Pool};
-use crate::space::{
-    AddressWidth, Snapshot, SnapshotFileError, Space, SpaceError, SpaceOptions, check_group,
-};
+use crate::space::{Snapshot, SnapshotFileError, Space, SpaceError, SpaceOptions, check_group};
 use crate::sync::Arc;
 use crate::sync::panics::Panics;
 
-pub use self::direct::DirectOpener;
+pub use self::direct::DaxOpener;
 pub use self::error::MemoryError;
 use self::files::OpenFiles;
 pub use self::limit::Limit;
@@ -104,9 +102,9 @@ impl Memory {
     /// Creates an empty address space, charged to the root group.
     ///
     /// # Errors
-    /// [`LimitError`] if there is no page for the space's root.
-    pub fn create_space(&self) -> Result<Space, LimitError> {
-        Space::new(&self.0.cache, &self.0.root, AddressWidth::default())
+    /// [`SpaceError::Limit`] if there is no page for the space's root.
+    pub fn create_space(&self) -> Result<Space, SpaceError> {
+        self.create_space_with(&SpaceOptions::new())
     }
 
     /// Creates an empty address space, charged to `group`.
@@ -162,7 +160,7 @@ impl Memory {
 
     /// Loads like [`Memory::load_snapshot`], with the loaded pages and their tables charged to
     /// `group`. The group also pays for spaces from [`Snapshot::fork`]; with
-    /// [`Snapshot::fork_into`] another group pays for the fork. The files' own groups pay for pages
+    /// [`Snapshot::fork_in`] another group pays for the fork. The files' own groups pay for pages
     /// of files.
     ///
     /// # Errors

@@ -54,7 +54,7 @@ pub enum MappingKind {
     /// A file, mapped through the page cache.
     File,
     /// A direct-access file, whose own bytes are mapped.
-    Direct,
+    Dax,
     /// A direct-access file for which each access is a call, because other processes may cut it
     /// short: see [`OnShrink::Error`](crate::dax::OnShrink::Error).
     Guarded,
@@ -86,7 +86,7 @@ fn kind_and_file(backing: &Backing) -> (MappingKind, Option<String>) {
         Backing::File(file) => {
             let kind = match file {
                 MappedFile::Cached(_) => MappingKind::File,
-                MappedFile::Direct(_) => MappingKind::Direct,
+                MappedFile::Direct(_) => MappingKind::Dax,
             };
             (kind, Some(file.name()))
         }

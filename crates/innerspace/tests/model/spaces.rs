@@ -525,7 +525,9 @@ impl World {
         if model.stores_past_end(&self.files, to, len) {
             return;
         }
-        let end = model.accessor.copy(VirtAddr(to), VirtAddr(from), len);
+        let end = model
+            .accessor
+            .copy_within(VirtAddr(from), len, VirtAddr(to));
         let fault = end.err();
         let forward = to.wrapping_sub(from) >= len as u64;
         let mut done = 0;

@@ -195,7 +195,7 @@ fn a_narrow_space_wraps_and_refuses_by_its_width() {
     for (from, to) in [(-2048, -1792), (-1792, -2048), (-2048, -2048)] {
         let [from, to] = [from, to].map(|at: i64| VirtAddr(((1 << 32) + at) as u64));
         a.write(from, &numbers).unwrap();
-        a.copy(to, from, numbers.len()).unwrap();
+        a.copy_within(from, numbers.len(), to).unwrap();
         assert_eq!(a.compare(to, &numbers), Ok(std::cmp::Ordering::Equal));
     }
     a.store(end, 0x1122_3344_5566_7788u64).unwrap();

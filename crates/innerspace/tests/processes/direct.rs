@@ -9,7 +9,7 @@ fn page(number: u64) -> [u8; BLOCK] {
 
 pub(super) fn hold_direct(path: &Path) {
     let memory = Memory::with_limit(512 * KIB).unwrap();
-    let file = memory.direct_options().create(path).unwrap();
+    let file = memory.dax_options().create(path).unwrap();
     file.write_at(b"theirs", 0).unwrap();
     file.sync_all().unwrap();
     say("open");
@@ -24,7 +24,9 @@ fn a_direct_file_that_another_process_has_open_is_refused_and_kept() {
     let mut child = other(&[], "hold direct", &path).spawn().unwrap();
     assert_eq!(said(&mut child).next().as_deref(), Some("open"));
     let memory = Memory::with_limit(512 * KIB).unwrap();
-    let options = memory.direct_options();
+    let options = memory
+        .dax_options()
+        .access(innerspace::file::FileAccess::ReadWrite);
     for refused in [options.clone().open(&path), options.clone().create(&path)] {
         let text = refused.unwrap_err().to_string();
         assert!(
@@ -56,7 +58,7 @@ fn a_direct_file_that_another_process_cuts_is_an_error_for_the_access() {
     let path = folder.path().join("data.bin");
     let memory = Memory::with_limit(512 * KIB).unwrap();
     let file = memory
-        .direct_options()
+        .dax_options()
         .on_shrink(OnShrink::Error)
         .create(&path)
         .unwrap();
@@ -65,7 +67,7 @@ fn a_direct_file_that_another_process_cuts_is_an_error_for_the_access() {
     }
     file.sync_all().unwrap();
     let space = memory.create_space().unwrap();
-    let at = space.map(Map::direct(&file).shared().writable()).unwrap();
+    let at = space.map(Map::dax(&file).shared().writable()).unwrap();
     let mut accessor = space.accessor().unwrap();
     let place = |number: u64| number * BLOCK as u64 + 8;
     assert_eq!(accessor.load::<u8>(at + place(20)), Ok(21));
@@ -116,10 +118,10 @@ fn a_direct_file_that_another_process_cuts_is_an_error_for_the_access() {
 pub(super) fn fill_the_disk_directly(path: &Path) {
     let memory = Memory::with_limit(512 * KIB).unwrap();
     let data = path.join("data.bin");
-    let file = memory.direct_options().create(&data).unwrap();
+    let file = memory.dax_options().create(&data).unwrap();
     file.set_len(64 << 20).unwrap();
     let space = memory.create_space().unwrap();
-    let at = space.map(Map::direct(&file).shared().writable()).unwrap();
+    let at = space.map(Map::dax(&file).shared().writable()).unwrap();
     let mut accessor = space.accessor().unwrap();
     // Writes every second page, by call and by mapping in turn, until there is no room.
     let mut written = 0;
@@ -167,7 +169,7 @@ pub(super) fn fill_the_disk_directly(path: &Path) {
     file.write_at(&page(7), 63 << 20).unwrap();
     file.sync_all().unwrap();
     drop((accessor, space, file));
-    check(&memory.open_direct(&data).unwrap(), 1);
+    check(&memory.open_dax_rw(&data).unwrap(), 1);
     say("done");
 }
 
@@ -187,7 +189,7 @@ pub(super) fn fill_the_disk_beside_holes(path: &Path) {
     let data = path.join("data.bin");
     let every_eighth = || (0..PAGES).step_by(8);
     let offset = |number: u64| number * BLOCK as u64;
-    let file = memory.direct_options().create(&data).unwrap();
+    let file = memory.dax_options().create(&data).unwrap();
     file.set_len(offset(PAGES)).unwrap();
     for number in every_eighth() {
         file.write_at(&page(number), offset(number)).unwrap();
@@ -212,9 +214,9 @@ pub(super) fn fill_the_disk_beside_holes(path: &Path) {
         while io::Write::write(&mut fill, &bytes[..BLOCK]).is_ok() {}
         let _ = fill.sync_all();
     }
-    let file = memory.open_direct(&data).unwrap();
+    let file = memory.open_dax_rw(&data).unwrap();
     let space = memory.create_space().unwrap();
-    let at = space.map(Map::direct(&file).shared().writable()).unwrap();
+    let at = space.map(Map::dax(&file).shared().writable()).unwrap();
     let mut accessor = space.accessor().unwrap();
     let mut refused = 0;
     for number in every_eighth() {

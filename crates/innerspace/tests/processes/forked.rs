@@ -97,7 +97,7 @@ impl World {
         let gated = memory.file_options().open_store(gate.clone()).unwrap();
         let space = memory.create_space().unwrap();
         let at = space.map(Map::file(&file)).unwrap();
-        let direct = memory.direct_options().create(path.with_extension("dax"));
+        let direct = memory.dax_options().create(path.with_extension("dax"));
         let direct = direct.unwrap();
         direct.write_at(b"direct", 0).unwrap();
         let mut ready: Vec<Ready> = (0..4)
@@ -260,7 +260,10 @@ fn is_refused(world: World, maker: u32, path: &Path) {
     let error = memory.open(path).unwrap_err();
     assert!(error.to_string().contains(&owner), "{error}");
     let error = memory.create_space().unwrap_err();
-    let reason = error.details().reason;
+    let SpaceError::Limit(limit) = &error else {
+        panic!("{error}");
+    };
+    let reason = limit.details().reason;
     assert_eq!(reason, LimitReason::OtherProcess { pid: maker });
     assert!(error.to_string().contains(&owner), "{error}");
     let error = space.map(Map::anonymous(MIB)).unwrap_err();

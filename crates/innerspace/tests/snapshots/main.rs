@@ -180,11 +180,11 @@ fn a_fork_over_its_groups_limit_is_refused_and_both_sides_are_as_they_were() {
     a.store(at, 1u64).unwrap();
     let snapshot = space.freeze().unwrap();
     let small = memory.create_group("small", 16 * PAGE).unwrap();
-    let child = snapshot.fork_into(&small).unwrap();
+    let child = snapshot.fork_in(&small).unwrap();
     let mut of_child = child.accessor().unwrap();
     let mut children = Vec::new();
     let refused = loop {
-        match snapshot.fork_into(&small) {
+        match snapshot.fork_in(&small) {
             Ok(child) => children.push(child),
             Err(error) => break limit(error),
         }
@@ -193,7 +193,7 @@ fn a_fork_over_its_groups_limit_is_refused_and_both_sides_are_as_they_were() {
         refused.to_string().starts_with("group root/small is full"),
         "{refused}"
     );
-    let refused = limit(space.fork_into(&small).unwrap_err());
+    let refused = limit(space.fork_in(&small).unwrap_err());
     assert!(
         refused.to_string().starts_with("group root/small is full"),
         "{refused}"

@@ -182,9 +182,9 @@ fn whatever_would_block_can_be_waited_for() {
     let holes = options.open_store(MemoryStore::with_len(PAGE)).unwrap();
     store(space.map(Map::file(&holes).shared().writable()).unwrap());
     // So would a store to a direct access file.
-    let options = memory.direct_options().access(FileAccess::ReadWrite);
+    let options = memory.dax_options().access(FileAccess::ReadWrite);
     let direct = options.open(&path).unwrap();
-    store(space.map(Map::direct(&direct).shared().writable()).unwrap());
+    store(space.map(Map::dax(&direct).shared().writable()).unwrap());
     // So would a store to a page that has to be copied.
     store(space.map(Map::file(&file).private().writable()).unwrap() + 3 * PAGE);
     memory.validate();

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    DaxFile, DirectOpener, MIB, Map, Memory, PAGE_SIZE, PagedFile, Space, Threads, VirtAddr,
+    DaxFile, DaxOpener, MIB, Map, Memory, PAGE_SIZE, PagedFile, Space, Threads, VirtAddr,
     dax::{DaxDevice, OnShrink},
     file::{FileAccess, FileError},
 };
@@ -312,7 +312,7 @@ impl Store for OverDirect {
     }
 }
 
-fn on_a_device(options: DirectOpener) -> DaxFile {
+fn on_a_device(options: DaxOpener) -> DaxFile {
     let device = DaxDevice::memory(4 * MIB).unwrap();
     options.create_on(&device, "direct").unwrap()
 }
@@ -320,13 +320,13 @@ fn on_a_device(options: DirectOpener) -> DaxFile {
 /// Does `work` in a group whose only memory is in dirty pages of the direct file that `open`
 /// creates.
 fn when_full_above_direct(
-    open: impl FnOnce(DirectOpener) -> DaxFile,
+    open: impl FnOnce(DaxOpener) -> DaxFile,
     work: impl FnOnce(&Memory, &DaxFile),
 ) {
     notes::watched(0, || {
         let memory = memory();
         let group = memory.create_group("both", MIB).unwrap();
-        let direct = memory.direct_options().group(&group);
+        let direct = memory.dax_options().group(&group);
         let direct = open(direct.access(FileAccess::ReadWrite));
         let options = memory.file_options().access(FileAccess::ReadWrite);
         let above = options.group(&group).open_store(OverDirect(direct.clone()));
@@ -362,14 +362,14 @@ fn a_pin_that_wants_memory_does_not_wait_for_a_store_that_writes_there() {
 #[test]
 fn a_guarded_store_that_wants_memory_does_not_wait_for_a_store_that_writes_there() {
     let folder = tempfile::tempdir().unwrap();
-    let guarded = |options: DirectOpener| {
+    let guarded = |options: DaxOpener| {
         let options = options.on_shrink(OnShrink::Error);
         options.create(folder.path().join("direct")).unwrap()
     };
     when_full_above_direct(guarded, |memory, direct| {
         direct.set_len(700 * PAGE).unwrap();
         let space = memory.create_space().unwrap();
-        let at = space.map(Map::direct(direct).shared().writable()).unwrap();
+        let at = space.map(Map::dax(direct).shared().writable()).unwrap();
         let mut a = space.accessor().unwrap();
         a.store(at + 600 * PAGE, 8_u8).unwrap();
         assert_eq!(a.load(at + 600 * PAGE), Ok(8_u8));

@@ -212,7 +212,7 @@ impl Held {
             }
             Act::Direct(n) => {
                 for i in 0..n {
-                    let options = self.memory.direct_options().group(&self.group);
+                    let options = self.memory.dax_options().group(&self.group);
                     self.keep(options.create_on(&self.device, &format!("direct {i}"))?);
                 }
             }

@@ -115,7 +115,7 @@ impl Hoard {
             ),
             9 => Box::new(self.space.map(Map::device(Silent, PAGE))?),
             _ => {
-                let direct = self.memory.direct_options().group(&self.group);
+                let direct = self.memory.dax_options().group(&self.group);
                 let file = direct.create_on(&self.device, "direct")?;
                 file.set_len(MIB)?;
                 file.write_at(&[1; PAGE_SIZE], 0)?;
@@ -429,7 +429,7 @@ fn a_punch_that_parts_a_run_is_paid_for_or_refused() {
     let world = World::new(4 * MIB, Threads::None);
     let device = DaxDevice::memory(64 * MIB).unwrap();
     // Each range is one run on the device.
-    let direct = world.memory.direct_options().group(&world.a);
+    let direct = world.memory.dax_options().group(&world.a);
     let direct = direct.hole_writes(HoleWrites::Large);
     let file = direct.create_on(&device, "direct").unwrap();
     let large = vec![1; 512 * PAGE_SIZE];

@@ -153,7 +153,7 @@ fn direct_files_and_pins_are_charged_at_their_size() {
     let world = World::new(64 * MIB, Threads::None);
     let device = DaxDevice::memory(4 * MIB).unwrap();
     let open = |_| -> DaxFile {
-        let options = world.memory.direct_options().group(&world.a);
+        let options = world.memory.dax_options().group(&world.a);
         options.create_on(&device, "d").unwrap()
     };
     check("direct file", &world.a, 0, open);
@@ -377,7 +377,7 @@ fn a_small_group_is_refused_in_the_end_and_has_all_back() {
     });
     files.truncate(1);
     let file = files.pop().unwrap();
-    let direct = || world.memory.direct_options().group(&small);
+    let direct = || world.memory.dax_options().group(&small);
     let mut files = Vec::new();
     fill("direct files", &mut || {
         direct()

@@ -12,8 +12,8 @@ use std::task::{Context, Waker};
 use std::thread::{self, ThreadId};
 
 use innerspace::{
-    Accessor, DaxFile, DirectOpener, FileOpener, Group, MIB, Map, Memory, PAGE_SIZE, PagedFile,
-    Space, VirtAddr,
+    Accessor, DaxFile, DaxOpener, FileOpener, Group, MIB, Map, Memory, PAGE_SIZE, PagedFile, Space,
+    VirtAddr,
     dax::DaxDevice,
     file::FileAccess,
     space::{AtFork, Pinned, SpaceError},
@@ -152,8 +152,8 @@ impl Held {
         path
     }
 
-    pub(crate) fn direct_options(&self) -> DirectOpener {
-        let options = self.memory.direct_options().access(FileAccess::ReadWrite);
+    pub(crate) fn dax_options(&self) -> DaxOpener {
+        let options = self.memory.dax_options().access(FileAccess::ReadWrite);
         options.group(&self.group)
     }
 
@@ -163,7 +163,7 @@ impl Held {
         with: &mut Arguments,
     ) -> Result<DaxFile, Box<dyn Error>> {
         let name = format!("direct {}", with.below(4));
-        let file = self.direct_options().create_on(device, &name)?;
+        let file = self.dax_options().create_on(device, &name)?;
         file.set_len(MIB)?;
         Ok(file)
     }

@@ -71,7 +71,7 @@ fn a_direct_file_that_is_open_for_another_group_is_refused_and_the_error_says_so
     let (path, link) = (folder.path().join("own.bin"), folder.path().join("secret"));
     std::fs::write(&path, vec![7; 8192]).unwrap();
     std::fs::hard_link(&path, &link).unwrap();
-    let options = || world.memory.direct_options().capacity(64 * KIB);
+    let options = || world.memory.dax_options().capacity(64 * KIB);
     let first = options().group(&world.a).share().open(&link).unwrap();
     let error = options().group(&world.b).open(&path).unwrap_err();
     assert!(matches!(error, DaxError::OpenOtherwise { .. }), "{error}");

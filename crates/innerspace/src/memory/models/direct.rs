@@ -10,10 +10,10 @@ const LARGE: u64 = 512 * PAGE;
 
 /// Creates a hole of `len` bytes on a device and maps it for stores.
 fn mapped(memory: &Memory, device: &DaxDevice, len: u64) -> (DaxFile, Space, VirtAddr) {
-    let file = memory.create_direct_on(device, "data.bin").unwrap();
+    let file = memory.create_dax_on(device, "data.bin").unwrap();
     file.set_len(len).unwrap();
     let space = memory.create_space().unwrap();
-    let at = space.map(Map::direct(&file).shared().writable()).unwrap();
+    let at = space.map(Map::dax(&file).shared().writable()).unwrap();
     (file, space, at)
 }
 
@@ -105,7 +105,7 @@ fn a_store_through_an_old_translation_never_reaches_a_freed_block() {
         });
         file.punch(0..2 * PAGE).unwrap();
         // The block may go to another file immediately.
-        let other = memory.create_direct_on(&device, "other.bin").unwrap();
+        let other = memory.create_dax_on(&device, "other.bin").unwrap();
         other.write_at(&[7; PAGE_SIZE], 0).unwrap();
         let seen = store.join().unwrap();
         assert!(seen == 2 || seen == 0, "{seen}");
@@ -186,11 +186,11 @@ fn a_large_block_and_small_ones_do_not_meet() {
     explore(|| {
         let memory = memory();
         let device = DaxDevice::memory(4 * LARGE).unwrap();
-        let options = memory.direct_options().hole_writes(HoleWrites::Large);
+        let options = memory.dax_options().hole_writes(HoleWrites::Large);
         let file = options.create_on(&device, "data.bin").unwrap();
         file.set_len(LARGE).unwrap();
         let space = memory.create_space().unwrap();
-        let at = space.map(Map::direct(&file).shared().writable()).unwrap();
+        let at = space.map(Map::dax(&file).shared().writable()).unwrap();
         let mut a = space.accessor().unwrap();
         let store = thread::spawn(move || a.store(at + 3 * PAGE, 3u64).unwrap());
         file.write_at(&[4; 8], 4 * PAGE).unwrap();
@@ -285,7 +285,7 @@ fn a_long_store_beside_a_cut_never_reaches_a_freed_block() {
                 false => file.punch(PAGE..3 * PAGE).unwrap(),
             }
             // The blocks may go to another file immediately.
-            let other = memory.create_direct_on(&device, "other.bin").unwrap();
+            let other = memory.create_dax_on(&device, "other.bin").unwrap();
             // The device may be full behind the first page.
             let _full = other.write_at(&[7; 2 * PAGE_SIZE], 0);
             let written = other.len() as usize;

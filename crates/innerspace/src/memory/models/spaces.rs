@@ -554,10 +554,10 @@ fn a_page_unmapped_beside_a_fault_that_maps_its_neighbours_stays_unmapped() {
     explore(|| {
         let memory = memory();
         let device = crate::dax::DaxDevice::memory(8 * PAGE).unwrap();
-        let file = memory.create_direct_on(&device, "data.bin").unwrap();
+        let file = memory.create_dax_on(&device, "data.bin").unwrap();
         file.set_len(4 * PAGE).unwrap();
         let space = memory.create_space().unwrap();
-        let at = space.map(Map::direct(&file)).unwrap();
+        let at = space.map(Map::dax(&file)).unwrap();
         let mut a = space.accessor().unwrap();
         let faulting = thread::spawn(move || {
             // The page is a hole: the holes after it are mapped with it.

@@ -209,7 +209,7 @@ type End = Box<dyn FnOnce() -> Option<Space>>;
 
 fn map(memory: &Memory, file: &DaxFile) -> (Space, VirtAddr) {
     let space = memory.create_space().unwrap();
-    let at = space.map(Map::direct(file)).unwrap();
+    let at = space.map(Map::dax(file)).unwrap();
     (space, at)
 }
 
@@ -219,7 +219,7 @@ fn the_last_direct_file_leaves_nothing_charged_when_the_memory_went_before_it() 
         let memory = memory(4 * MIB);
         let group = memory.create_group("files", 2 * MIB).unwrap();
         let device = DaxDevice::memory(MIB).unwrap();
-        let options = memory.direct_options().group(&group);
+        let options = memory.dax_options().group(&group);
         let file = options.create_on(&device, "data.bin").unwrap();
         // The file has entries, in whose nodes readers may be.
         file.write_at(&[1; 100], 0).unwrap();

@@ -57,7 +57,7 @@ fn a_direct_file_that_grew_while_it_was_opened_is_not_cut() {
             let mut file = File::options().append(true).open(grown).unwrap();
             file.write_all(&[2; 5000]).unwrap();
         });
-        let options = memory.direct_options().access(access);
+        let options = memory.dax_options().access(access);
         let file = options.open(&path).unwrap();
         assert_eq!(file.len(), LEN + 5000);
         if access == FileAccess::ReadWrite {
@@ -116,7 +116,7 @@ fn a_file_that_was_replaced_before_it_was_locked_is_not_the_one_that_is_opened()
     assert_eq!(fs::read(&path).unwrap(), b"Third");
 
     replace(&path, b"fourth", 1);
-    let file = memory.open_direct(&path).unwrap();
+    let file = memory.open_dax_rw(&path).unwrap();
     assert_eq!(file.len(), 6);
     file.write_at(b"F", 0).unwrap();
     drop(file);
@@ -156,7 +156,7 @@ fn a_file_that_nobody_can_find_any_more_is_no_reason_to_refuse() {
     let file = memory.create(&path).unwrap();
     assert!(file.is_empty());
     left_behind(file);
-    drop(memory.open_direct(&path).unwrap());
+    drop(memory.open_dax_rw(&path).unwrap());
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn a_create_that_fails_empties_nothing() {
         .unwrap_err();
     assert!(matches!(error, OpenError::File(_)), "{error}");
     assert_eq!(fs::metadata(&path).unwrap().len(), LEN);
-    let capacity = memory.direct_options().capacity(u64::MAX);
+    let capacity = memory.dax_options().capacity(u64::MAX);
     let error = capacity.create(&path).unwrap_err();
     assert!(error.to_string().contains(": map failed: "), "{error}");
     assert_eq!(fs::metadata(&path).unwrap().len(), LEN);
@@ -227,7 +227,7 @@ fn an_open_that_fails_gives_the_lock_back_to_whoever_has_the_description_too() {
     hook::when_opened(move |file| {
         child.replace(Some(file.try_clone().unwrap()));
     });
-    let capacity = memory.direct_options().capacity(u64::MAX);
+    let capacity = memory.dax_options().capacity(u64::MAX);
     capacity.open(&path).unwrap_err();
     assert!(inherited.borrow().is_some());
     drop(FileStore::open_rw(&path).unwrap());

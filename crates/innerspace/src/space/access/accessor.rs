@@ -194,11 +194,16 @@ forms! { Accessor, Single; Session<'_>, InSession => {
         self.core.fill::<M>(at, byte, len)
     }
 
-    /// Copies `len` bytes inside the space. The ranges may overlap, as for `memmove`.
+    /// Copies `len` bytes at `from` to `to`, inside the space. The ranges may overlap, as for `memmove`.
     ///
     /// # Errors
     /// A [`Fault`] with the address that could not be read or written. Bytes copied before it stay.
-    fn copy, try_copy(&mut self, to: VirtAddr, from: VirtAddr, len: usize) -> Result<(), Fault> {
+    fn copy_within, try_copy_within(
+        &mut self,
+        from: VirtAddr,
+        len: usize,
+        to: VirtAddr,
+    ) -> Result<(), Fault> {
         self.core.copy::<M>(to, from, len)
     }
 

@@ -123,7 +123,7 @@ impl Map {
     /// [`Map::range`]. If it is a host file opened with
     /// [`OnShrink::Error`](crate::dax::OnShrink::Error), every load and store is a call, atomic
     /// ones too, and there is no atomic read-modify-write, no execution, and no private mapping.
-    pub fn direct(file: &DaxFile) -> Map {
+    pub fn dax(file: &DaxFile) -> Map {
         let (file, offset, len) = (file.clone(), 0, None);
         let what = What::Direct { file, offset, len };
         Map::of(what, Protection::READ, Sharing::Private)

@@ -482,7 +482,7 @@ pub enum SpaceError {
     File(#[from] FileError),
     /// The direct-access file's error.
     #[error(transparent)]
-    Direct(#[from] DaxError),
+    Dax(#[from] DaxError),
     /// The space is a snapshot, whose mappings never change. Fork it and change the fork.
     #[error("{what}: a snapshot never changes; fork it and change the fork")]
     Frozen {
@@ -549,7 +549,7 @@ impl SpaceError {
         match self {
             SpaceError::Limit(_) => true,
             SpaceError::File(error) => error.is_limit(),
-            SpaceError::Direct(error) => error.is_limit(),
+            SpaceError::Dax(error) => error.is_limit(),
             SpaceError::Access { explanation, .. } => explanation.fault().is_limit(),
             _ => false,
         }
@@ -565,7 +565,7 @@ impl SpaceError {
             SpaceError::NoRoom { .. } => ErrorKind::OutOfMemory,
             SpaceError::Access { explanation, .. } => explanation.fault().kind().io_kind(),
             SpaceError::File(error) => error.kind(),
-            SpaceError::Direct(error) => error.kind(),
+            SpaceError::Dax(error) => error.kind(),
             SpaceError::Frozen { .. } => ErrorKind::ReadOnlyFilesystem,
             SpaceError::Reentered { .. } => ErrorKind::Deadlock,
             SpaceError::OtherProcess { .. } => ErrorKind::Unsupported,

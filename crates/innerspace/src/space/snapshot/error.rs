@@ -58,7 +58,7 @@ pub enum SnapshotFileError {
     #[error(
         "a snapshot that maps the direct access file {name} at {at} cannot be saved; unmap it first"
     )]
-    Direct {
+    Dax {
         /// The file's name.
         name: String,
         /// The address at which the file is mapped.
@@ -108,7 +108,7 @@ impl SnapshotFileError {
             | SnapshotFileError::Damaged { .. } => ErrorKind::InvalidData,
             SnapshotFileError::UnknownFile { .. } => ErrorKind::NotFound,
             SnapshotFileError::Device { .. }
-            | SnapshotFileError::Direct { .. }
+            | SnapshotFileError::Dax { .. }
             | SnapshotFileError::LongName { .. } => ErrorKind::Unsupported,
             SnapshotFileError::OtherMemorysGroup => ErrorKind::InvalidInput,
             SnapshotFileError::Space(error) => error.kind(),

@@ -68,7 +68,7 @@ impl Snapshot {
     ///
     /// # Errors
     /// [`SnapshotFileError::Io`]; or, for the first mapping that cannot be saved,
-    /// [`SnapshotFileError::Device`], [`SnapshotFileError::Direct`] or
+    /// [`SnapshotFileError::Device`], [`SnapshotFileError::Dax`] or
     /// [`SnapshotFileError::LongName`]. The bytes written up to an error are no snapshot.
     pub fn save(&self, to: &mut impl Write) -> Result<(), SnapshotFileError> {
         let mut out = Records::new(to);
@@ -194,7 +194,7 @@ fn mapping_payload(vma: &Vma) -> Result<Vec<u8>, SnapshotFileError> {
     let (backing, name) = match (&vma.backing, vma.file_of_bytes()) {
         (_, Some(MappedFile::Direct(file))) => {
             let name = file.name().to_string();
-            return Err(SnapshotFileError::Direct { name, at });
+            return Err(SnapshotFileError::Dax { name, at });
         }
         (_, Some(MappedFile::Cached(file))) => (1, file.id.own_name.to_string()),
         (Backing::Device(_), None) => return Err(SnapshotFileError::Device { at }),

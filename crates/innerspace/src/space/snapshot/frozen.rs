@@ -56,7 +56,7 @@ impl Space {
     /// [`AtFork::Refuse`](crate::space::AtFork::Refuse); [`SpaceError::TooManyForks`];
     /// [`SpaceError::Reentered`]. After an error the space is unchanged.
     pub fn fork(&self) -> Result<Space, SpaceError> {
-        self.fork_into(&self.0.group.clone())
+        self.fork_in(&self.0.group.clone())
     }
 
     /// Forks like [`Space::fork`], with the child's own pages and tables charged to `group`, which
@@ -64,7 +64,7 @@ impl Space {
     ///
     /// # Errors
     /// As [`Space::fork`]; [`SpaceError::OtherMemorysGroup`].
-    pub fn fork_into(&self, group: &Group) -> Result<Space, SpaceError> {
+    pub fn fork_in(&self, group: &Group) -> Result<Space, SpaceError> {
         // This may be a snapshot: an accessor of a snapshot gives out the snapshot's space.
         let born_of = self.0.is_frozen().then_some(self.0.id);
         fork::copy(&self.0, group, Role::Live { born_of })
@@ -136,16 +136,16 @@ impl Snapshot {
     /// # Errors
     /// As [`Space::fork`].
     pub fn fork(&self) -> Result<Space, SpaceError> {
-        self.fork_into(self.0.group())
+        self.fork_in(self.0.group())
     }
 
     /// Forks like [`Snapshot::fork`], with the fork's own pages and tables charged to `group`,
     /// which must be of the same `Memory`.
     ///
     /// # Errors
-    /// As [`Space::fork_into`].
-    pub fn fork_into(&self, group: &Group) -> Result<Space, SpaceError> {
-        self.0.fork_into(group)
+    /// As [`Space::fork_in`].
+    pub fn fork_in(&self, group: &Group) -> Result<Space, SpaceError> {
+        self.0.fork_in(group)
     }
 
     /// Returns the ranges of pages that may differ between this snapshot and `other`, of the same

@@ -43,7 +43,7 @@ pub(super) fn hole_with(
 }
 
 pub(super) fn shared(file: &DaxFile) -> Map {
-    Map::direct(file).shared().writable()
+    Map::dax(file).shared().writable()
 }
 
 /// Checks, at the end of a test, that all memory is given back and that the zero frame is
@@ -121,7 +121,7 @@ fn a_write_by_call_is_seen_where_the_hole_was_mapped() {
         let device = device(64 * PAGE);
         let file = hole(&pool, &device, len);
         let space = space(&pool);
-        let at = space.map(Map::direct(&file)).unwrap();
+        let at = space.map(Map::dax(&file)).unwrap();
         let mut a = space.accessor().unwrap();
         assert_eq!(a.load::<u64>(at + 3 * PAGE), Ok(0));
         file.write_at(&[9; 8], 3 * PAGE).unwrap();
@@ -140,7 +140,7 @@ fn a_reader_of_a_hole_sees_what_was_written_before_it_asked() {
     for len in [512 * PAGE - PAGE, LARGE] {
         let file = hole(&pool, &device, len);
         let space = space(&pool);
-        let at = space.map(Map::direct(&file)).unwrap();
+        let at = space.map(Map::dax(&file)).unwrap();
         let written = crate::sync::atomic::AtomicU64::new(0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -287,7 +287,7 @@ fn a_private_mapping_copies_and_leaves_the_file_alone() {
     let file = hole(&pool, &device, LARGE);
     file.write_at(&[3; PAGE_SIZE], 0).unwrap();
     let space = space(&pool);
-    let at = space.map(Map::direct(&file).private().writable()).unwrap();
+    let at = space.map(Map::dax(&file).private().writable()).unwrap();
     let mut a = space.accessor().unwrap();
     assert_eq!(a.load::<u8>(at), Ok(3));
     assert_eq!(a.load::<u8>(at + 100 * PAGE), Ok(0));

@@ -239,9 +239,9 @@ fn bulk_accesses_cross_pages_and_say_how_far_they_got() {
     a.read(at + 100, &mut back).unwrap();
     assert_eq!(back, bytes);
     assert_eq!(a.compare(at + 100, &bytes), Ok(std::cmp::Ordering::Equal));
-    a.copy(at + 50, at + 100, bytes.len()).unwrap();
+    a.copy_within(at + 100, bytes.len(), at + 50).unwrap();
     assert_eq!(a.compare(at + 50, &bytes), Ok(std::cmp::Ordering::Equal));
-    a.copy(at + 300, at + 50, bytes.len()).unwrap();
+    a.copy_within(at + 50, bytes.len(), at + 300).unwrap();
     assert_eq!(a.compare(at + 300, &bytes), Ok(std::cmp::Ordering::Equal));
     a.fill(at + (PAGE - 1), 0xee, 2).unwrap();
     assert_eq!(a.load::<u16>(at + (PAGE - 1)), Ok(0xeeee));

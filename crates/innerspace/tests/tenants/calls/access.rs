@@ -64,7 +64,7 @@ accesses! { h, x:
         read, try_read(h.at(x), &mut x.buffer());
         write, try_write(h.at(x), &x.buffer());
         fill, try_fill(h.at(x), 1, x.len());
-        copy, try_copy(h.at(x), h.at(x), x.len());
+        copy_within, try_copy_within(h.at(x), x.len(), h.at(x));
         compare, try_compare(h.at(x), &x.buffer());
         load_atomic, try_load_atomic::<u64>(h.at(x), x.one_of(&[Relaxed, Acquire, SeqCst]));
         store_atomic, try_store_atomic(h.at(x), 1_u16, x.one_of(&[Relaxed, Release, SeqCst]));

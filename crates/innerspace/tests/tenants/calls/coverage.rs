@@ -52,22 +52,23 @@ const OTHERS: [(&str, &[&str]); 4] = [
 
 /// Calls of [`Memory`](innerspace::Memory), a handle that only the owner of all groups should have.
 /// A tenant gets what the other calls of it make.
-const OWNERS: [&str; 19] = [
+const OWNERS: [&str; 20] = [
     "builder",
     "create",
-    "create_direct_on",
+    "create_dax_on",
     "create_group",
     "create_space",
     "limit",
     "load_snapshot",
     "miss_curve",
-    "on_error",
     "open",
-    "open_direct",
+    "open_dax",
+    "open_dax_rw",
     "open_rw",
     "pressure",
     "reclaim",
     "root_group",
+    "set_error_hook",
     "stats",
     "take_errors",
     "tick",
@@ -77,7 +78,7 @@ const OWNERS: [&str; 19] = [
 /// Calls by which others are begun, and those that are not documented.
 const IN_OTHERS: [&str; 6] = [
     "FileOptions::new",
-    "Memory::direct_options",
+    "Memory::dax_options",
     "Memory::file_options",
     "SpaceOptions::new",
     "Batch::new",

@@ -24,38 +24,40 @@ calls! {
         durability: |h, _| h.device.durability();
         free_pages: |h, _| h.device.free_pages();
     }
-    DirectOpener {
+    DaxOpener {
         group: |h, x| {
             let inner = h.group.create_child("of a direct file", x.number())?;
-            h.keep(h.direct_options().group(&inner).create_on(&h.device, "other")?)
+            h.keep(h.dax_options().group(&inner).create_on(&h.device, "other")?)
         };
-        share: |h, _| h.keep(h.direct_options().share().create_on(&h.device, "shared")?);
-        access: |h, x| h.keep(h.direct_options().access(x.one_of(&ACCESSES)).open(h.path(x))?);
+        share: |h, _| h.keep(h.dax_options().share().create_on(&h.device, "shared")?);
+        access: |h, x| h.keep(h.dax_options().access(x.one_of(&ACCESSES)).open(h.path(x))?);
         hole_writes: |h, x| {
             let what = x.one_of(&[HoleWrites::OnePage, HoleWrites::Large]);
-            h.keep(h.direct_options().hole_writes(what).create_on(&h.device, "large")?)
+            h.keep(h.dax_options().hole_writes(what).create_on(&h.device, "large")?)
         };
         on_shrink: |h, x| {
-            h.keep(h.direct_options().on_shrink(OnShrink::Error).open(h.path(x))?)
+            h.keep(h.dax_options().on_shrink(OnShrink::Error).open(h.path(x))?)
         };
-        capacity: |h, x| h.keep(h.direct_options().capacity(x.number()).open(h.path(x))?);
+        capacity: |h, x| h.keep(h.dax_options().capacity(x.number()).open(h.path(x))?);
         create_on: |h, x| h.keep(h.on(&h.device, x)?);
         open_file: |h, x| {
-            h.keep(h.direct_options().open_file(std::fs::File::open(h.path(x))?)?)
+            h.keep(h.dax_options().open_file(std::fs::File::open(h.path(x))?)?)
         };
-        create_new: |h, x| h.keep(h.direct_options().capacity(64 * KIB).create_new(h.path(x))?);
+        create_new: |h, x| h.keep(h.dax_options().capacity(64 * KIB).create_new(h.path(x))?);
         open_or_create: |h, x| {
-            h.keep(h.direct_options().capacity(64 * KIB).open_or_create(h.path(x))?)
+            h.keep(h.dax_options().capacity(64 * KIB).open_or_create(h.path(x))?)
         };
-        lock: |h, x| h.keep(h.direct_options().lock(FileLock::Exclusive).open(h.path(x))?);
-        open: |h, x| h.keep(h.direct_options().open(h.path(x))?);
-        create: |h, x| h.keep(h.direct_options().capacity(64 * KIB).create(h.path(x))?);
+        lock: |h, x| h.keep(h.dax_options().lock(FileLock::Exclusive).open(h.path(x))?);
+        open: |h, x| h.keep(h.dax_options().open(h.path(x))?);
+        create: |h, x| h.keep(h.dax_options().capacity(64 * KIB).create(h.path(x))?);
     }
     DaxFile {
         name: |h, x| h.direct(x)?.name().len();
         len: |h, x| h.direct(x)?.len();
         is_empty: |h, x| h.direct(x)?.is_empty();
         device: |h, x| h.keep(h.direct(x)?.device().clone());
+        access: |h, x| h.direct(x)?.access();
+        group: |h, x| h.keep(h.direct(x)?.group().clone());
         stats: |h, x| h.direct(x)?.stats().to_string();
         read_at: |h, x| h.direct(x)?.read_at(&mut x.buffer(), x.number())?;
         read_exact_at: |h, x| h.direct(x)?.read_exact_at(&mut x.buffer(), x.number())?;

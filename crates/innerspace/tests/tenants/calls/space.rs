@@ -75,12 +75,12 @@ calls! {
     Map {
         anonymous: |h, x| h.map(anonymous(x))?;
         file: |h, x| h.map(Map::file(&h.file()?).range(x.range()))?;
-        direct: |h, x| h.map(Map::direct(&h.direct(x)?))?;
+        direct: |h, x| h.map(Map::dax(&h.direct(x)?))?;
         device: |h, x| h.map(Map::device(h.callee(x.conduct()), x.number()))?;
-        range: |h, x| h.map(Map::direct(&h.direct(x)?).range(x.range()).writable())?;
+        range: |h, x| h.map(Map::dax(&h.direct(x)?).range(x.range()).writable())?;
         shared: |h, x| h.map(Map::file(&h.file()?).range(x.range()).shared().writable())?;
         private: |h, x| h.map(Map::file(&h.file()?).range(x.range()).private().writable())?;
-        writable: |h, x| h.map(Map::direct(&h.direct(x)?).shared().writable())?;
+        writable: |h, x| h.map(Map::dax(&h.direct(x)?).shared().writable())?;
         protection: |h, x| h.map(anonymous(x).protection(protection(x)))?;
         at: |h, x| h.map(anonymous(x).at(h.at(x)))?;
         replacing: |h, x| h.map(anonymous(x).replacing(h.at(x)))?;
@@ -106,9 +106,9 @@ calls! {
         lock: |h, x| h.space()?.lock(h.at(x), x.number())?;
         unlock: |h, x| h.space()?.unlock(h.at(x), x.number())?;
         fork: |h, _| h.space_of(h.space()?.fork()?);
-        fork_into: |h, x| {
+        fork_in: |h, x| {
             let inner = h.group.create_child("of a fork", x.number())?;
-            h.space_of(h.space()?.fork_into(&inner)?)
+            h.space_of(h.space()?.fork_in(&inner)?)
         };
         freeze: |h, _| h.keep(h.space()?.freeze()?);
         restore: |h, x| {
@@ -175,9 +175,9 @@ calls! {
             loaded?
         };
         fork: |h, _| h.space_of(h.space()?.freeze()?.fork()?);
-        fork_into: |h, x| {
+        fork_in: |h, x| {
             let inner = h.group.create_child("of a snapshot", x.number())?;
-            h.space_of(h.space()?.freeze()?.fork_into(&inner)?)
+            h.space_of(h.space()?.freeze()?.fork_in(&inner)?)
         };
         group: |h, _| h.keep(h.space()?.freeze()?.group().clone());
         stats: |h, _| h.space()?.freeze()?.stats().to_string();

@@ -191,7 +191,7 @@ fn a_fork_without_room_for_the_copies_is_refused() {
     let pinned = space.pin(at, 64 * PAGE, AtFork::Copy).unwrap();
     let group = pool.root_group().create_child("small", 32 * PAGE).unwrap();
     let before = in_use(&pool);
-    assert!(matches!(space.fork_into(&group), Err(SpaceError::Limit(_))));
+    assert!(matches!(space.fork_in(&group), Err(SpaceError::Limit(_))));
     assert_eq!(in_use(&pool), before);
     a.store(at, 5u64).unwrap();
     assert_eq!(first_word(&pinned, 0), 5);

@@ -9,7 +9,7 @@ fn a_hole_of_a_gib_read_by_mapping_takes_no_memory() {
     let device = device(PAGE);
     let file = hole(&pool, &device, 1 << 30);
     let space = space(&pool);
-    let at = space.map(Map::direct(&file)).unwrap();
+    let at = space.map(Map::dax(&file)).unwrap();
     let mut a = space.accessor().unwrap();
     let before = pool.groups.usage(GroupId::ROOT);
     let mut sum = 0;
@@ -47,7 +47,7 @@ fn a_hole_at_odd_addresses_costs_tables_alone() {
     let file = hole(&pool, &device, 64 * crate::MIB);
     let space = space(&pool);
     let at = VirtAddr(0x1_0000_3000);
-    space.map(Map::direct(&file).at(at)).unwrap();
+    space.map(Map::dax(&file).at(at)).unwrap();
     let mut a = space.accessor().unwrap();
     let before = pool.groups.usage(GroupId::ROOT);
     let pages = 64 * crate::MIB / PAGE;
@@ -79,7 +79,7 @@ fn a_store_over_a_hole_is_seen_by_everybody_and_the_zero_frame_is_not_written() 
         let (one, two) = (space(&pool), space(&pool));
         let (at, there) = (
             one.map(shared(&file)).unwrap(),
-            two.map(Map::direct(&file)).unwrap(),
+            two.map(Map::dax(&file)).unwrap(),
         );
         let (mut a, mut b, mut c) = (
             one.accessor().unwrap(),
@@ -233,7 +233,7 @@ fn the_leaf_of_zeros_is_charged_to_no_group_that_uses_it() {
     let file = hole(&pool, &device, LARGE);
     let group = pool.root_group().create_child("first", 64 * PAGE).unwrap();
     let space = Space::new(&Cache::new(&pool), &group, AddressWidth::Bits48).unwrap();
-    let at = space.map(Map::direct(&file)).unwrap();
+    let at = space.map(Map::dax(&file)).unwrap();
     assert_eq!(space.accessor().unwrap().load::<u8>(at), Ok(0));
     assert!(pool.zero_leaf.get().is_some());
     pool.validate();
@@ -250,7 +250,7 @@ fn forbidding_a_hole_of_a_gib_costs_no_leaves() {
     let device = device(PAGE);
     let file = hole(&pool, &device, 1 << 30);
     let space = space(&pool);
-    let at = space.map(Map::direct(&file)).unwrap();
+    let at = space.map(Map::dax(&file)).unwrap();
     let mut a = space.accessor().unwrap();
     for range in 0..512 {
         a.load::<u8>(at + range * LARGE).unwrap();
@@ -269,9 +269,7 @@ fn a_fetch_from_a_hole_leaves_a_snapshots_table_as_it_is() {
     let file = hole(&pool, &device, 2 * LARGE);
     let space = space(&pool);
     let executable = Protection::READ | Protection::EXECUTE;
-    let at = space
-        .map(Map::direct(&file).protection(executable))
-        .unwrap();
+    let at = space.map(Map::dax(&file).protection(executable)).unwrap();
     let mut a = space.accessor().unwrap();
     assert_eq!(a.load::<u64>(at), Ok(0));
     let snapshot = space.freeze().unwrap();
@@ -302,7 +300,7 @@ fn a_hole_that_becomes_executable_is_fetched_from() {
     let device = device(PAGE);
     let file = hole(&pool, &device, 4 * LARGE);
     let parent = space(&pool);
-    let at = parent.map(Map::direct(&file)).unwrap();
+    let at = parent.map(Map::dax(&file)).unwrap();
     let fetched = |space: &Space, at| space.accessor().unwrap().fetch::<u64>(at);
     for large in 0..4 {
         let loaded = parent.accessor().unwrap().load::<u64>(at + large * LARGE);
