@@ -239,8 +239,8 @@ fn has_hot_journal(parent: &Database) -> bool {
         .is_ok_and(|read| read == 1 && first[0] != 0)
 }
 
-/// Looks at the journal as a writer ends. If it could not end its transaction, the next
-/// connection has to undo it. Other processes would take the lock that keeps them out for that of a writer at
+/// Looks at the journal as a writer ends. If it could not end its transaction, the next connection
+/// has to undo it. Other processes would take the lock that keeps them out for that of a writer at
 /// work, and read the file as it is; so they are let in, and the branches are lost.
 pub(crate) fn check_end(parent: &Database) {
     if parent.of_branch.is_none() && parent.gate.is_kept() && has_hot_journal(parent) {

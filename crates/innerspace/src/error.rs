@@ -1,8 +1,8 @@
 //! All errors, one enum for each family, and what they contain. Each converts into
 //! [`std::io::Error`].
 //!
-//! - [`MemoryError`]: making a memory; [`OpenError`]: opening a file, with [`FileOpenError`] for its
-//!   path
+//! - [`MemoryError`]: making a memory; [`OpenError`]: opening a file, with [`FileOpenError`] for
+//!   its path
 //! - [`FileError`]: a cached file; [`CloseError`] gives the file back that could not be closed
 //! - [`DaxError`]: a direct file
 //! - [`SpaceError`]: changing a space; [`Fault`]: an access, in 8 bytes, and [`Explanation`] its

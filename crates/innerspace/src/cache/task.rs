@@ -224,8 +224,8 @@ impl<T: Send + 'static, E: From<LimitError> + Send + 'static> Task<T, E> {
     /// With [`Threads::None`](crate::Threads::None), this thread makes the call and those that were
     /// polled before it, unless another thread is in a `tick()`. It also calls the wakers and the
     /// error hook that are due. A store that hangs in a call made here blocks this thread for
-    /// longer than `timeout`. In the handler of a [`Device`](crate::space::Device), this thread makes only
-    /// its own call, and only if that was not polled before.
+    /// longer than `timeout`. In the handler of a [`Device`](crate::space::Device), this thread
+    /// makes only its own call, and only if that was not polled before.
     ///
     /// ```
     /// # use innerspace::{MIB, Memory, file::FileAccess, store::MemoryStore};

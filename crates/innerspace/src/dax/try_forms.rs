@@ -25,8 +25,8 @@ impl DaxFile {
     /// wait for pins, because the holder of a pin may itself be waiting for the task: they fail
     /// with [`DaxError::Busy`] instead. And a pin that is made in a task is no thread's own, so a
     /// later cut cannot tell that it would wait for its own caller. Most calls wait for accesses
-    /// under way, and so for a [`Session`](crate::space::Session) until its next safepoint: do not wait
-    /// for a task on the thread of a session.
+    /// under way, and so for a [`Session`](crate::space::Session) until its next safepoint: do not
+    /// wait for a task on the thread of a session.
     ///
     /// ```
     /// # use innerspace::{DaxFile, dax::DaxError};

@@ -48,8 +48,8 @@ impl Memory {
         self.dax_options().open(path)
     }
 
-    /// Opens an existing host file for direct access, for reading and writing. An advisory lock keeps
-    /// other processes out.
+    /// Opens an existing host file for direct access, for reading and writing. An advisory lock
+    /// keeps other processes out.
     ///
     /// # Errors
     /// The errors of [`Memory::open_dax`]; also if another process has the file open for writing.
@@ -89,8 +89,8 @@ impl DaxOpener {
         self
     }
 
-    /// Sets whether the file is opened only for reading (the default), or for writing too. A file on
-    /// a device's own blocks is always open for both.
+    /// Sets whether the file is opened only for reading (the default), or for writing too. A file
+    /// on a device's own blocks is always open for both.
     pub fn access(mut self, access: FileAccess) -> DaxOpener {
         self.setup.access = access;
         self

@@ -27,8 +27,8 @@
 //! - A call may use other files of the same memory. It may also use cached blocks of the file for
 //!   which it is made: by a read, a view, an eviction, or a load through a mapping. An operation on
 //!   that file that might wait for the call fails with
-//!   [`FileError::Reentered`](crate::file::FileError::Reentered), or with a fault for that reason. In a
-//!   call for a fault or a change of a space, all accesses to that space fail with
+//!   [`FileError::Reentered`](crate::file::FileError::Reentered), or with a fault for that reason.
+//!   In a call for a fault or a change of a space, all accesses to that space fail with
 //!   [`FaultKind::Reentered`](crate::space::FaultKind::Reentered).
 //! - Two handles with equal [`Store::identity`] reach the same bytes.
 //! - Bytes reported as a hole by `next_data`/`next_hole` read as zeros.
@@ -329,8 +329,8 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// The cache asks for it when the file is opened, at the first fill in each tick of the
     /// memory's clock (about a second), and when a sync begins. After a change the cache reads no
-    /// more, and returns [`FileError::ChangedInPlace`](crate::file::FileError::ChangedInPlace). So old
-    /// and new bytes are mixed for a tick at most. Default: `None`, which means that the store
+    /// more, and returns [`FileError::ChangedInPlace`](crate::file::FileError::ChangedInPlace). So
+    /// old and new bytes are mixed for a tick at most. Default: `None`, which means that the store
     /// cannot tell; it is not asked again.
     ///
     /// The version of a [`FileStore`] is made of the length and the time of the last modification.

@@ -361,8 +361,8 @@ impl PagedFile {
     /// Returns an immutable view of a range, which must be wholly inside the file: one slice, of
     /// any length that the limit allows. It is the cached blocks themselves, and keeps them in
     /// memory, charged to the file's group. Blocks that do not lie in a row move together once, and
-    /// stay so: the next view of them costs no more than a count for each block. A view over several
-    /// blocks may have part of a concurrent write.
+    /// stay so: the next view of them costs no more than a count for each block. A view over
+    /// several blocks may have part of a concurrent write.
     ///
     /// Some views over several blocks are copies, charged by the page: those of at most a page, and
     /// those whose blocks other threads change meanwhile; and each one that is not in a row where

@@ -140,8 +140,8 @@ impl BlockReader {
         self.view_waiting(block, Wait::Yes)
     }
 
-    /// Like [`BlockReader::view_block`], but never waits. If this would block, use [`PagedFile::ready`]
-    /// to wait.
+    /// Like [`BlockReader::view_block`], but never waits. If this would block, use
+    /// [`PagedFile::ready`] to wait.
     ///
     /// # Errors
     /// The errors of [`BlockReader::view_block`], and [`FileError::WouldBlock`].

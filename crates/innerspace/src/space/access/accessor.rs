@@ -194,7 +194,8 @@ forms! { Accessor, Single; Session<'_>, InSession => {
         self.core.fill::<M>(at, byte, len)
     }
 
-    /// Copies `len` bytes at `from` to `to`, inside the space. The ranges may overlap, as for `memmove`.
+    /// Copies `len` bytes at `from` to `to`, inside the space. The ranges may overlap, as for
+    /// `memmove`.
     ///
     /// # Errors
     /// A [`Fault`] with the address that could not be read or written. Bytes copied before it stay.

@@ -16,10 +16,10 @@ use crate::space::tlb::translator::{LEAVES, Tags, Translator};
 /// Tells generated code how to make an access that hits, and how to see that it has to call for any
 /// other.
 ///
-/// The code runs inside a [`Session`](crate::space::Session) of the accessor, on the session's thread, and
-/// nowhere else. For an access of `size` bytes at the address `at` it takes the steps below. As
-/// soon as a condition does not hold, it calls the session's own `load`, `store` or `fetch`
-/// instead, which finds the page or says why there is none:
+/// The code runs inside a [`Session`](crate::space::Session) of the accessor, on the session's
+/// thread, and nowhere else. For an access of `size` bytes at the address `at` it takes the steps
+/// below. As soon as a condition does not hold, it calls the session's own `load`, `store` or
+/// `fetch` instead, which finds the page or says why there is none:
 ///
 /// ```text
 /// 1  visible = [current]                        64 bits; before every access

@@ -28,7 +28,8 @@ impl AddressWidth {
 
 const _: () = assert!(crate::space::table::ADDRESS_BITS == 48);
 
-/// The options of a [`Space`](crate::Space); see [`Memory::create_space_with`](crate::Memory::create_space_with).
+/// The options of a [`Space`](crate::Space); see
+/// [`Memory::create_space_with`](crate::Memory::create_space_with).
 #[derive(Clone, Debug, Default)]
 #[must_use = "it only has the choices"]
 pub struct SpaceOptions {

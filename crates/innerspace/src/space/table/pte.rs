@@ -51,8 +51,8 @@
 //! | `table/leaf.rs`, `end_writes_in_place` | a second owner of the frame | none: it is shared |
 //!
 //! All of them go through [`take_write_validity`], or through [`take_valid`] and
-//! [`take_valid_of_file`], which can take other validity with it. The words of a copied leaf are made
-//! without it ([`Pte::borrowed`], [`Pte::owned`]).
+//! [`take_valid_of_file`], which can take other validity with it. The words of a copied leaf are
+//! made without it ([`Pte::borrowed`], [`Pte::owned`]).
 //!
 //! # The copy of a page that others share
 //!

@@ -104,8 +104,8 @@ impl FileOptions {
     /// passed on, or one that the program opened with choices of its own.
     ///
     /// # Errors
-    /// See [`FileOpenError`]. [`FileOpenError::PermissionDenied`] if the file was not opened for the access
-    /// wanted. [`FileOpenError::Io`] if it was opened for appending or with `O_DIRECT`.
+    /// See [`FileOpenError`]. [`FileOpenError::PermissionDenied`] if the file was not opened for
+    /// the access wanted. [`FileOpenError::Io`] if it was opened for appending or with `O_DIRECT`.
     pub fn open_file(self, file: File) -> Result<FileStore, FileOpenError> {
         let path = Opened::path_of(&file);
         let opened = Opened::given(file, &path, self.access)?;
@@ -324,8 +324,8 @@ impl Locked<'_> {
     /// Makes a store over the file.
     ///
     /// # Errors
-    /// [`FileOpenError::CacheMode`] or [`FileOpenError::Io`]. The file then keeps its content, unless it
-    /// was emptied and could not be examined afterwards.
+    /// [`FileOpenError::CacheMode`] or [`FileOpenError::Io`]. The file then keeps its content,
+    /// unless it was emptied and could not be examined afterwards.
     pub(crate) fn into_store(self, cache: CacheMode) -> Result<FileStore, FileOpenError> {
         let Locked {
             file,

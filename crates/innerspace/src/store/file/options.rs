@@ -31,8 +31,8 @@ pub enum FileLock {
     Auto,
     /// No lock, for files that the program protects in a way of its own. If another program writes
     /// the file meanwhile, reads fail with
-    /// [`FileError::ChangedInPlace`](crate::file::FileError::ChangedInPlace), provided that the change is
-    /// noticed.
+    /// [`FileError::ChangedInPlace`](crate::file::FileError::ChangedInPlace), provided that the
+    /// change is noticed.
     None,
     /// A lock that others may share. It keeps out all that want an exclusive lock.
     Shared,
