@@ -389,7 +389,10 @@ impl<K: ViewOwner> Pinned<K> {
             Some(meta) => {
                 // SAFETY: as in `drop`; `self` keeps owner and metadata alive.
                 let (meta, owner) = unsafe { (meta.as_ref(), &*self.owner.cast::<K>()) };
-                match meta.hold.try_clone_view() {
+                // A child of fork(2) has no metadata.
+                let is_wiped = owner.frames().is_wiped();
+                let cloned = (!is_wiped).then(|| meta.hold.try_clone_view()).flatten();
+                match cloned {
                     Some(PutView::Kept) => {}
                     Some(PutView::Detached) => owner.detached_view_made(meta),
                     // SAFETY: these are a part of the bytes of `self`.

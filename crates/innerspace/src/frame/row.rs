@@ -126,28 +126,23 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// The blocks that some bytes of them reach into; none in a child of fork(2), which has no
-    /// metadata.
-    fn of<K: ViewOwner>(owner: &K, bytes: NonNull<[u8]>) -> Blocks {
+    /// Returns the blocks that some bytes of them reach into, or `None` in a child of fork(2), which
+    /// has no metadata.
+    fn of<K: ViewOwner>(owner: &K, bytes: NonNull<[u8]>) -> Option<Blocks> {
         let frames = owner.frames();
         let start = bytes.cast::<u8>().addr().get();
         if frames.is_wiped() {
-            let first = FrameId::ZERO;
-            return Blocks {
-                first,
-                order: 0,
-                count: 0,
-            };
+            return None;
         }
         let first = frames.head_of(frames.frame_of(start));
         let order = frames.meta(first).order();
         let inside = start - frames.host(first).addr();
         let count = (inside + bytes.len()).div_ceil(PAGE_SIZE << order) as u32;
-        Blocks {
+        Some(Blocks {
             first,
             order,
             count,
-        }
+        })
     }
 }
 
@@ -220,8 +215,8 @@ impl<K: ViewOwner> Pinned<K> {
         self.row_owner().is_some()
     }
 
-    /// For a view of several blocks: a view of a part of the bytes, which is not empty; `None` if
-    /// the count of a block's views is full.
+    /// For a view of several blocks, returns a view of a part of the bytes, which is not empty.
+    /// Returns `None` if the count of a block's views is full, and in a child of fork(2).
     pub(super) fn part_of_row(&self, bytes: NonNull<[u8]>) -> Option<Pinned<K>> {
         let owner = self.row_owner()?;
         let frames = owner.frames();
@@ -229,7 +224,7 @@ impl<K: ViewOwner> Pinned<K> {
             first,
             order,
             count,
-        } = Blocks::of(owner, bytes);
+        } = Blocks::of(owner, bytes)?;
         let mut row = Row {
             owner,
             order,
@@ -253,16 +248,14 @@ impl<K: ViewOwner> Pinned<K> {
         let Some(owner) = self.row_owner() else {
             return;
         };
-        let Blocks {
-            first,
-            order,
-            count,
-        } = Blocks::of(owner, self.bytes);
+        let Some(blocks) = Blocks::of(owner, self.bytes) else {
+            return;
+        };
         drop(Row {
             owner,
-            order,
-            first,
-            blocks: count,
+            order: blocks.order,
+            first: blocks.first,
+            blocks: blocks.count,
         });
     }
 }

@@ -284,6 +284,9 @@ pub(super) fn fork_with_requests_in_flight(path: &Path, threads: Threads) {
     let maker = std::process::id();
     let mut world = World::new(path, threads);
     let view = world.file.view(0..10).unwrap();
+    let long = world.file.view(0..512 << 10).unwrap();
+    // The third time, the two pages are hot.
+    let [_, _, over_end] = [(); 3].map(|()| world.file.view(4090..4102).unwrap());
     let mut accessor = world.space.accessor().unwrap();
     accessor.load::<u8>(world.at).unwrap();
     let mut reader = world.file.block_reader();
@@ -295,14 +298,19 @@ pub(super) fn fork_with_requests_in_flight(path: &Path, threads: Threads) {
         let child = in_child(|| {
             // SAFETY: these are the child's own copies. The child ends in this code and never
             // returns to the parent's.
-            let (world, view, mut accessor, mut reader) = unsafe {
+            let (world, views, mut accessor, mut reader) = unsafe {
                 use std::ptr::read;
-                (read(&world), read(&view), read(&accessor), read(&reader))
+                let views = [read(&view), read(&long), read(&over_end)];
+                (read(&world), views, read(&accessor), read(&reader))
             };
+            for view in &views {
+                assert_eq!(view.clone().len(), view.len());
+                assert_eq!(view.slice(5..10)[..], [0; 5]);
+            }
             let fault = accessor.load::<u8>(world.at).unwrap_err();
             assert_eq!(fault.kind(), FaultKind::OtherProcess);
             reader.read_at(&mut [0; 10], 0).unwrap_err();
-            drop((view, accessor, reader));
+            drop((views, accessor, reader));
             is_refused(world, maker, path);
         });
         let mut bytes = [0; 10];
@@ -314,7 +322,9 @@ pub(super) fn fork_with_requests_in_flight(path: &Path, threads: Threads) {
         );
     }
     assert_eq!(view[..], pattern()[..10]);
-    drop((view, accessor, reader));
+    assert_eq!(long[..], pattern()[..512 << 10]);
+    assert_eq!(over_end[..], pattern()[4090..4102]);
+    drop((view, long, over_end, accessor, reader));
     world.ends_well(path);
     say("done");
 }
