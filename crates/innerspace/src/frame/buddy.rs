@@ -14,6 +14,7 @@
 
 use std::ops::Range;
 
+use super::hole_counts::HoleCounts;
 use super::huge::HugeParts;
 use super::list::FrameList;
 use super::meta::{Kind, Meta};
@@ -44,6 +45,8 @@ pub(super) struct Buddy {
     pub(super) next_window: u32,
     /// Which parts of the arena have holes, and so no huge pages.
     pub(super) huge: HugeParts,
+    /// The holes of frames whose metadata shares a page.
+    pub(super) by_metas: HoleCounts,
 }
 
 impl Buddy {
@@ -60,6 +63,7 @@ impl Buddy {
             windows: Vec::new(),
             next_window: holes,
             huge: HugeParts::default(),
+            by_metas: HoleCounts::default(),
         };
         let mut id = 1;
         while id < end {

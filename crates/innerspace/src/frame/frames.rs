@@ -8,6 +8,7 @@ use thiserror::Error;
 use super::arena::{Arena, FrameOffset};
 use super::buddy::MAX_ORDER;
 use super::hold::{Dropped, HoldState};
+use super::hole_counts::HoleCounts;
 use super::huge::HugeParts;
 use super::lock::{self, FrameLock, LockResult, ReadEnd, WaitResult};
 use super::lookaside::Lookaside;
@@ -25,6 +26,9 @@ use crate::{FrameId, Grouped, PAGE_SHIFT, PAGE_SIZE};
 /// Addresses for windows, for each usable frame. They cost nothing but addresses; model checkers
 /// make the metadata of each.
 const HOLES_PER_FRAME: u32 = if cfg!(any(shuttle, miri)) { 1 } else { 3 };
+
+/// The number of frames whose metadata shares a page.
+const METAS_PER_PAGE: usize = PAGE_SIZE / size_of::<Meta>();
 
 /// The default reserve, in frames.
 pub(crate) const DEFAULT_RESERVE: u32 = 64;
@@ -125,9 +129,13 @@ impl Frames {
         let arena = arena.map_err(map)?;
         let all = arena.frames();
         let metas = ZeroedArray::<Meta>::new(all as usize).map_err(map)?;
+        metas.keep_small_from(usable as usize);
         metas[FrameId::ZERO.index()].set_kind(Kind::Zero);
         let allocator = Allocator::new(&metas, usable, reserve);
-        allocator.with_lists(|buddy| buddy.huge = HugeParts::new(&arena, usable));
+        allocator.with_lists(|buddy| {
+            buddy.huge = HugeParts::new(&arena, usable);
+            buddy.by_metas = HoleCounts::new(all, usable, METAS_PER_PAGE.ilog2() as u8);
+        });
         Ok(Frames {
             arena,
             metas,
@@ -402,6 +410,18 @@ impl Frames {
 
     pub(super) fn arena(&self) -> &Arena {
         &self.arena
+    }
+
+    #[cfg(all(test, target_os = "linux", not(any(portable, miri, shuttle))))]
+    pub(super) fn metas_array(&self) -> &ZeroedArray<Meta> {
+        &self.metas
+    }
+
+    /// Gives back the memory of the metadata of frames that are all holes. The caller holds the
+    /// buddy mutex.
+    pub(super) fn discard_metas(&self, frames: std::ops::Range<u32>) {
+        self.metas
+            .discard(frames.start as usize..frames.end as usize);
     }
 
     /// Prefetches a frame's bytes, which are to be copied soon.

@@ -14,6 +14,7 @@
 use std::ops::Range;
 
 use super::arena::Arena;
+use super::hole_counts::HoleCounts;
 use crate::sys::memory::{HUGE_PAGE, Pages};
 use crate::units::PAGE_SIZE;
 
@@ -23,10 +24,8 @@ const PARTS: u32 = 8192;
 /// The parts of one arena. It is changed under the buddy mutex.
 #[derive(Debug, Default)]
 pub(super) struct HugeParts {
-    /// For each part, the number of frames that are holes or about to become some.
-    holes: Box<[u32]>,
-    /// log2 of the number of frames in a part.
-    order: u8,
+    /// The frames of each part that are holes or about to become some.
+    holes: HoleCounts,
     /// Whether the host refused the advice, so that no part has huge pages.
     refused: bool,
 }
@@ -38,75 +37,47 @@ impl HugeParts {
         let all = arena.frames();
         let order = all.div_ceil(PARTS).next_power_of_two().trailing_zeros();
         let order = order.max((HUGE_PAGE / PAGE_SIZE).trailing_zeros()) as u8;
-        let mut parts = HugeParts {
-            holes: vec![0; all.div_ceil(1 << order) as usize].into(),
-            order,
-            refused: false,
-        };
-        let pieces: Vec<_> = parts.pieces(end..all).collect();
-        for (part, len) in pieces {
-            parts.holes[part] = len;
-        }
         let whole = match end == all {
             true => all,
             false => end >> order << order,
         };
         arena.advise(0..whole, Pages::Huge);
         arena.advise(whole..all, Pages::Small);
-        parts
+        HugeParts {
+            holes: HoleCounts::new(all, end, order),
+            refused: false,
+        }
     }
 
     /// Returns log2 of the number of frames in a part.
     pub(super) fn order(&self) -> u8 {
-        self.order
-    }
-
-    /// Returns the parts that the frames are in, and how many are in each.
-    fn pieces(&self, frames: Range<u32>) -> impl Iterator<Item = (usize, u32)> + use<> {
-        let order = self.order;
-        let parts = match self.holes.is_empty() || frames.is_empty() {
-            true => 0..0,
-            false => frames.start >> order..((frames.end - 1) >> order) + 1,
-        };
-        parts.map(move |part| {
-            let (start, end) = (part << order, (part + 1) << order);
-            (part as usize, frames.end.min(end) - frames.start.max(start))
-        })
+        self.holes.order()
     }
 
     /// Counts frames that are about to become holes. Their memory is given back only after this.
     pub(super) fn lose(&mut self, arena: &Arena, frames: Range<u32>) {
-        for (part, len) in self.pieces(frames) {
-            if self.holes[part] == 0 && !self.refused && !self.advise(arena, part, Pages::Small) {
-                self.refused = true;
+        let refused = &mut self.refused;
+        self.holes.lose(frames, |part, before| {
+            if before == 0 && !*refused && !arena.advise(part, Pages::Small) {
+                *refused = true;
                 arena.advise(0..arena.frames(), Pages::Small);
             }
-            self.holes[part] += len;
-        }
+        });
     }
 
     /// Counts holes that became frames. They are used only after this.
     pub(super) fn gain(&mut self, arena: &Arena, frames: Range<u32>) {
-        for (part, len) in self.pieces(frames) {
-            self.holes[part] -= len;
-            if self.holes[part] == 0 && !self.refused {
-                self.advise(arena, part, Pages::Huge);
+        let refused = self.refused;
+        self.holes.gain(frames, |part, left| {
+            if left == 0 && !refused {
+                arena.advise(part, Pages::Huge);
             }
-        }
-    }
-
-    fn advise(&self, arena: &Arena, part: usize, pages: Pages) -> bool {
-        let start = (part as u32) << self.order;
-        arena.advise(
-            start..(start + (1 << self.order)).min(arena.frames()),
-            pages,
-        )
+        });
     }
 
     /// Checks the counts of holes, those behind the last frame included.
     #[cfg(any(test, feature = "test-util"))]
     pub(super) fn validate(&self, holes: u32) {
-        let counted: u32 = self.holes.iter().sum();
-        assert!(self.holes.is_empty() || counted == holes, "{counted} holes");
+        self.holes.validate(holes);
     }
 }

@@ -55,6 +55,8 @@ mod flags;
 mod frames;
 mod hold;
 #[cfg(not(loom))]
+mod hole_counts;
+#[cfg(not(loom))]
 mod huge;
 #[cfg(not(loom))]
 mod list;

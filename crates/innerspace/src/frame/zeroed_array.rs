@@ -3,12 +3,12 @@
 use std::io;
 #[cfg(not(shuttle))]
 use std::marker::PhantomData;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 
 use super::meta::Meta;
 use crate::sync::raw::AtomicU32;
 #[cfg(not(shuttle))]
-use crate::sys::memory::Mapping;
+use crate::sys::memory::{HUGE_PAGE, Mapping, Pages};
 
 /// A type that can be an element of a zeroed array.
 ///
@@ -71,11 +71,51 @@ impl<T: Zeroed> ZeroedArray<T> {
     }
 }
 
+#[cfg(not(shuttle))]
+impl<T> ZeroedArray<T> {
+    /// Asks for small pages from some element on, where few of the elements will be in use.
+    pub(super) fn keep_small_from(&self, first: usize) {
+        let start = (first * size_of::<T>()).next_multiple_of(HUGE_PAGE);
+        if start < self.memory.len() {
+            let rest = start..self.memory.len();
+            self.memory.advise_pages(rest, Pages::Small);
+        }
+    }
+
+    /// Makes elements zeros again, and gives their memory back, if they fill pages of the host; if
+    /// not, they stay. They have no user. (Threads that guess may look at them, and find the old
+    /// bytes or zeros.)
+    pub(super) fn discard(&self, elements: Range<usize>) {
+        let size = size_of::<T>();
+        self.memory
+            .discard(elements.start * size..elements.end * size);
+    }
+}
+
 #[cfg(shuttle)]
 impl<T: Zeroed> ZeroedArray<T> {
+    pub(super) fn keep_small_from(&self, _: usize) {}
+
+    pub(super) fn discard(&self, _: Range<usize>) {}
+
     /// Makes an array of `len` elements, all zero.
     pub(super) fn new(len: usize) -> io::Result<ZeroedArray<T>> {
         Ok(ZeroedArray((0..len).map(|_| T::zeroed()).collect()))
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+impl<T: Zeroed> ZeroedArray<T> {
+    /// Returns the number of pages in which some byte is not zero. No other thread uses the array.
+    pub(super) fn pages_in_use(&self) -> usize {
+        let bytes = self.len * size_of::<T>();
+        // SAFETY: the mapping has as many bytes, all initialised, and the test changes none
+        // meanwhile.
+        let bytes = unsafe { std::slice::from_raw_parts(self.memory.base(), bytes) };
+        let pages = bytes.chunks(crate::PAGE_SIZE);
+        pages
+            .filter(|page| page.iter().any(|byte| *byte != 0))
+            .count()
     }
 }
 

@@ -230,3 +230,24 @@ fn no_hole_has_memory_of_the_host() {
     drop(live);
     frames.validate();
 }
+
+/// Metadata is charged for once for each frame, and frames may come to lie at any address.
+// spec: M18
+#[test]
+#[cfg(all(target_os = "linux", not(any(portable, miri))))]
+fn metadata_of_holes_takes_no_memory() {
+    let frames = arena(64 * 64 - 1);
+    let mut live: Vec<_> = (0..64 * 60)
+        .map(|_| frames.alloc(0, Source::Reserve).unwrap())
+        .collect();
+    let before = frames.pages_of_metas();
+    for _ in 0..6 {
+        let mut window = frames.window(0, live.len() as u64).unwrap();
+        live = window.place(live);
+        drop(window);
+        let now = frames.pages_of_metas();
+        assert!(now <= before + 3, "{now} pages, and {before} at first");
+    }
+    drop(live);
+    frames.validate();
+}

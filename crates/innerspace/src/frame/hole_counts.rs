@@ -1,0 +1,86 @@
+//! Counts of holes for parts of the arena that have a power of two of frames each.
+
+use std::ops::Range;
+
+/// For each part, the number of its frames that are holes. By default it has no parts, and counts
+/// nothing.
+#[derive(Debug, Default)]
+pub(super) struct HoleCounts {
+    counts: Box<[u32]>,
+    /// log2 of the number of frames in a part.
+    order: u8,
+    /// The number of frames of all parts.
+    all: u32,
+}
+
+impl HoleCounts {
+    /// Makes the counts for `all` frames, of which those from `end` on are holes.
+    pub(super) fn new(all: u32, end: u32, order: u8) -> HoleCounts {
+        let mut counts = HoleCounts {
+            counts: vec![0; all.div_ceil(1 << order) as usize].into(),
+            order,
+            all,
+        };
+        counts.lose(end..all, |_, _| ());
+        counts
+    }
+
+    /// Returns log2 of the number of frames in a part.
+    pub(super) fn order(&self) -> u8 {
+        self.order
+    }
+
+    /// Returns the parts that the frames are in.
+    fn parts(&self, frames: &Range<u32>) -> Range<u32> {
+        match self.counts.is_empty() || frames.is_empty() {
+            true => 0..0,
+            false => frames.start >> self.order..((frames.end - 1) >> self.order) + 1,
+        }
+    }
+
+    /// Returns the frames of a part.
+    fn part(&self, part: u32) -> Range<u32> {
+        let start = part << self.order;
+        start..(start + (1 << self.order)).min(self.all)
+    }
+
+    /// Counts frames that become holes. `each` is called with each part and its holes before.
+    pub(super) fn lose(&mut self, frames: Range<u32>, mut each: impl FnMut(Range<u32>, u32)) {
+        for number in self.parts(&frames) {
+            let part = self.part(number);
+            let lost = frames.end.min(part.end) - frames.start.max(part.start);
+            each(part, self.counts[number as usize]);
+            self.counts[number as usize] += lost;
+        }
+    }
+
+    /// Counts holes that became frames. `each` is called with each part and the holes that are
+    /// left.
+    pub(super) fn gain(&mut self, frames: Range<u32>, mut each: impl FnMut(Range<u32>, u32)) {
+        for number in self.parts(&frames) {
+            let part = self.part(number);
+            self.counts[number as usize] -= frames.end.min(part.end) - frames.start.max(part.start);
+            each(part, self.counts[number as usize]);
+        }
+    }
+
+    /// Calls `each` with each part of some frames in which all are holes.
+    pub(super) fn all_holes(&self, frames: &Range<u32>, mut each: impl FnMut(Range<u32>)) {
+        let is_empty = |number: &u32| {
+            let part = self.part(*number);
+            self.counts[*number as usize] == part.end - part.start
+        };
+        for number in self.parts(frames).filter(is_empty) {
+            each(self.part(number));
+        }
+    }
+
+    /// Checks the sum of the counts.
+    pub(super) fn validate(&self, holes: u32) {
+        let counted: u32 = self.counts.iter().sum();
+        assert!(
+            self.counts.is_empty() || counted == holes,
+            "{counted} holes"
+        );
+    }
+}
