@@ -247,8 +247,9 @@ fn an_error_comes_with_its_address_and_reason() {
 fn a_dropped_future_leaves_nothing() {
     let memory = memory(8 * MIB);
     let (file, space, at) = mapped(&memory);
-    // Nodes of the page table that a fault has made stay.
+    // Nodes of the page table that a fault has made stay. What `map` has replaced is freed.
     space.accessor().unwrap().try_load::<u8>(at).unwrap_err();
+    memory.tick();
     let usage = memory.root_group().usage();
     let bell = Arc::new(Bell::default());
     {

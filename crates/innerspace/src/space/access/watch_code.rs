@@ -56,7 +56,7 @@ impl Accessor {
         let counted = generation.load(Ordering::Acquire);
         let closed = writer.close(domain, &(page..page + PAGE_SIZE as u64), || ());
         failpoint!(PageGated);
-        space.end_writes([page..page + 1]);
+        space.end_writes(std::iter::once(page..page + 1));
         if let Some((file, number)) = &file {
             // No session uses a mapping that has not faulted it in.
             domain.synchronize_with(|_| false);
