@@ -2,7 +2,7 @@
 //! written, mapped, cut and synced.
 //!
 //! - open one: [`Memory::open`](crate::Memory::open) and its neighbours; with options, or over a
-//!   [store](crate::store): [`FileOpener`](crate::FileOpener)
+//!   [store](crate::store): [`FileOpener`]
 //! - read without a copy: [`View`], an immutable slice; [`ScatterView`] and [`Chunks`] for what
 //!   need not be one slice; [`Array`] for numbers; [`BlockReader`] for many small reads
 //! - read and write as `std::io` does: [`Cursor`]

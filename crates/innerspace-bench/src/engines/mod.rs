@@ -99,6 +99,9 @@ pub(crate) fn table(plan: Plan, only: &str, dir: Option<&Path>) -> Result<Table,
     })
 }
 
+/// Makes the database or the index of a run in a folder, and returns its path.
+type Make<'a> = dyn Fn(&Path) -> Result<PathBuf, Box<dyn Error>> + 'a;
+
 /// One row: the same work by the library and by the engine's own way.
 struct Pair<'a> {
     name: String,
@@ -109,7 +112,7 @@ struct Pair<'a> {
     program: u64,
     budget: f64,
     /// Makes the database or the index of a run, in a folder that is empty.
-    make: &'a dyn Fn(&Path) -> Result<PathBuf, Box<dyn Error>>,
+    make: &'a Make<'a>,
 }
 
 impl Pair<'_> {

@@ -17,7 +17,7 @@ use tantivy::query::{BooleanQuery, Occur, PhraseQuery, Query, TermQuery};
 use tantivy::schema::{Field, IndexRecordOption, STORED, Schema, TEXT, Value};
 use tantivy::{Index, IndexWriter, Searcher, TantivyDocument, Term, doc};
 
-use super::{MMAP, Pair, Task, Work, link_all, unless};
+use super::{MMAP, Make, Pair, Task, Work, link_all, unless};
 use crate::disk::child::{Taken, timed};
 use crate::disk::file::Random;
 use crate::disk::{Fallible, interrupted};
@@ -98,13 +98,7 @@ fn merge_all(index: &Index) -> Fallible {
     Ok(writer.wait_merging_threads()?)
 }
 
-fn pair<'a>(
-    name: String,
-    work: Work,
-    program: u64,
-    budget: f64,
-    make: &'a dyn Fn(&Path) -> Result<PathBuf, Box<dyn Error>>,
-) -> Pair<'a> {
+fn pair<'a>(name: String, work: Work, program: u64, budget: f64, make: &'a Make<'a>) -> Pair<'a> {
     Pair {
         name,
         work,

@@ -84,7 +84,7 @@ impl Space {
     }
 
     /// Returns a future that waits until `len` bytes at `at`, at any alignment, can be accessed in
-    /// this way without waiting. Await it when a `try_` form of an [`Accessor`](crate::Accessor)
+    /// this way without waiting. Await it when a `try_` form of an [`Accessor`]
     /// would block. It needs no runtime; the memory's service thread (or `tick()`) does the work.
     ///
     /// The pages are then in memory and mapped, as after such an access. For stores this means that

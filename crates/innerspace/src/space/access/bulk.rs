@@ -12,7 +12,8 @@ use crate::{PAGE_SIZE, VirtAddr};
 
 forms! { Accessor, Single => {
     /// Copies `len` bytes from another accessor's space, or from the same one, into this
-    /// accessor's. Ranges of the same space must not overlap: use [`Accessor::copy`] for those.
+    /// accessor's. Ranges of the same space must not overlap: use [`Accessor::copy_within`] for
+    /// those.
     ///
     /// # Errors
     /// A [`Fault`] of either space, with the address that could not be read or written;
