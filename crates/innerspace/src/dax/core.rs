@@ -71,7 +71,7 @@ pub(crate) struct DaxSetup {
 impl Default for DaxSetup {
     fn default() -> DaxSetup {
         DaxSetup {
-            access: FileAccess::ReadOnly,
+            access: FileAccess::ReadWrite,
             hole_writes: HoleWrites::default(),
             on_shrink: OnShrink::default(),
             capacity: None,

@@ -187,6 +187,10 @@ impl DaxFile {
             most: MAX_SIZE,
             host: None,
         };
+        let setup = DaxSetup {
+            access: FileAccess::ReadWrite,
+            ..setup
+        };
         Ok(DaxFile::new(DaxCore::new(cache, group, parts, setup)))
     }
 

@@ -63,7 +63,10 @@ impl Memory {
         DaxOpener {
             memory: self.clone(),
             group: None,
-            setup: DaxSetup::default(),
+            setup: DaxSetup {
+                access: FileAccess::ReadOnly,
+                ..DaxSetup::default()
+            },
             lock: FileLock::default(),
         }
     }
@@ -135,11 +138,7 @@ impl DaxOpener {
         self.check_group()?;
         let group = self.payer().clone();
         let heap = group.charge_heap(DaxFile::HEAP + name.len(), MayReclaim::Yes)?;
-        let setup = DaxSetup {
-            access: FileAccess::ReadWrite,
-            ..self.setup
-        };
-        let file = DaxFile::on_device(&self.memory.0.cache, &group, device, name, setup)?;
+        let file = DaxFile::on_device(&self.memory.0.cache, &group, device, name, self.setup)?;
         file.core().keep(Box::new(heap));
         Ok(told(file))
     }

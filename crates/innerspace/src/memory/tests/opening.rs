@@ -227,8 +227,8 @@ fn an_open_that_fails_gives_the_lock_back_to_whoever_has_the_description_too() {
     hook::when_opened(move |file| {
         child.replace(Some(file.try_clone().unwrap()));
     });
-    let capacity = memory.dax_options().capacity(u64::MAX);
-    capacity.open(&path).unwrap_err();
+    let options = memory.dax_options().access(FileAccess::ReadWrite);
+    options.capacity(u64::MAX).open(&path).unwrap_err();
     assert!(inherited.borrow().is_some());
     drop(FileStore::open_rw(&path).unwrap());
 }
