@@ -85,7 +85,9 @@ struct State {
 /// Splits the name of a branch's file: the database's, and the branch's with what SQLite has put
 /// behind it.
 pub(crate) fn split(name: &str) -> Option<(&str, &str)> {
+    // What follows the mark in the path of a real file has a folder in it.
     name.rsplit_once(MARK)
+        .filter(|(_, branch)| !branch.contains('/'))
 }
 
 /// The name of a branch's file.
@@ -124,8 +126,18 @@ impl Branches {
         names
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.list().is_empty()
+    /// Whether one of the branches is of this parent.
+    pub(crate) fn are_of(&self, parent: &Database) -> bool {
+        let list = self.list();
+        list.values()
+            .any(|branch| std::ptr::eq(&*branch.parent, parent))
+    }
+
+    /// Whether a branch has not been discarded.
+    pub(crate) fn has(&self, branch: &Arc<Branch>) -> bool {
+        let list = self.list();
+        list.get(&branch.name)
+            .is_some_and(|listed| Arc::ptr_eq(listed, branch))
     }
 
     pub(crate) fn check_new(&self, name: &str) -> Outcome {
@@ -161,12 +173,10 @@ impl Branches {
         if list.remove(name).is_some() {
             branch.parent.history().end(branch.moment.epoch);
         }
-        let is_last = list.is_empty();
         drop(list);
-        if is_last {
-            // If a connection is writing, its unlock does it.
-            branch.root.gate.open();
-        }
+        // If a connection is writing, its unlock does it.
+        let parent = &branch.parent;
+        parent.gate.open_if(|| !parent.has_branches());
         Ok(())
     }
 }

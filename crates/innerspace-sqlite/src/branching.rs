@@ -118,8 +118,8 @@ fn try_begin(
         )),
     });
     let begun = begun.unwrap_or_else(|| Err(Failure::busy()));
-    if begun.is_err() && root.branches.is_empty() {
-        parent.gate.open();
+    if begun.is_err() {
+        parent.gate.open_if(|| !parent.has_branches());
     }
     begun
 }

@@ -314,6 +314,14 @@ impl Database {
         }
     }
 
+    /// Whether branches of this database, or branch, are alive.
+    pub(crate) fn has_branches(&self) -> bool {
+        match &self.of_branch {
+            Some(branch) => branch.root.branches.are_of(self),
+            None => self.branches.are_of(self),
+        }
+    }
+
     pub(crate) fn failure(&self, code: i32, what: &str, error: &io::Error) -> Failure {
         Failure::io(code, what, &self.name, error)
     }

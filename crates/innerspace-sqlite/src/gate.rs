@@ -42,6 +42,16 @@ pub(crate) struct Kept {
     pub(crate) index: Option<Index>,
 }
 
+impl Kept {
+    /// Whether these locks keep out other processes' writers of this kind.
+    fn covers(&self, writer: Writer) -> bool {
+        match writer {
+            Writer::Reserved => self.index.is_none(),
+            Writer::Append | Writer::Checkpoint => self.index.is_some(),
+        }
+    }
+}
+
 impl Gate {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -59,7 +69,7 @@ impl Gate {
         if state.only.is_some_and(|only| only != connection) {
             return Ok(false);
         }
-        if state.kept.is_none() {
+        if !state.kept.as_ref().is_some_and(|kept| kept.covers(writer)) {
             return locks.take(Kind::Exclusive, units);
         }
         let owner = &mut state.owners[writer as usize];
@@ -107,15 +117,21 @@ impl Gate {
         self.state().kept.as_ref().map(call)
     }
 
-    /// Lets other processes write again, unless a connection here is writing. Returns whether it
-    /// did.
-    pub(crate) fn open(&self) -> bool {
+    /// Whether other processes are kept out of a database with a rollback journal.
+    pub(crate) fn keeps_journal(&self) -> bool {
+        let state = self.state();
+        state.kept.as_ref().is_some_and(|kept| kept.index.is_none())
+    }
+
+    /// Lets other processes write again if no branch needs the locks any longer, unless a
+    /// connection here is writing. `is_unused` is asked with the gate locked, so that no branch
+    /// begins meanwhile.
+    pub(crate) fn open_if(&self, is_unused: impl FnOnce() -> bool) {
         let mut state = self.state();
         let is_free = state.owners.iter().all(Option::is_none);
-        if is_free {
+        if state.kept.is_some() && is_free && is_unused() {
             state.kept = None;
         }
-        is_free
     }
 
     /// Lets other processes write again, whatever connections here do.

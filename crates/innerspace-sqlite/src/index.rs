@@ -207,12 +207,16 @@ impl Index {
         let load = |at| word(start, at);
         // The places are those of SQLite's WAL-index format: the header, twice 48 bytes; then how
         // far it was copied, five read marks, eight lock bytes, how far it was begun.
-        Some(Progress {
+        let progress = Progress {
             salts: [load(32), load(36)],
             last: load(16),
             copied: load(96),
             begun: load(128),
-        })
+        };
+        // A writer that starts the WAL over sets the header first. Until it has set the rest, the
+        // words are those of two generations, and look like a later state of the new one.
+        let is_torn = progress.copied.max(progress.begun) > progress.last;
+        (!is_torn).then_some(progress)
     }
 
     fn first(&self) -> Option<NonNull<u8>> {

@@ -59,6 +59,9 @@ pub(crate) enum Locks {
     Host {
         file: Arc<File>,
         units: &'static Units,
+        /// The process that made it. A child of fork(2) shares the description, and with it the
+        /// locks.
+        process: u32,
     },
     /// By a table, for a store.
     Process { table: Arc<Table>, owner: u64 },
@@ -72,7 +75,11 @@ static OWNERS: AtomicU64 = AtomicU64::new(0);
 
 impl Locks {
     pub(crate) fn host(file: Arc<File>, units: &'static Units) -> Locks {
-        Locks::Host { file, units }
+        Locks::Host {
+            file,
+            units,
+            process: std::process::id(),
+        }
     }
 
     /// A new owner of locks in a table.
@@ -86,7 +93,9 @@ impl Locks {
     /// Locks units, or changes how they are locked. `false` if another has one of them.
     pub(crate) fn take(&self, kind: Kind, units: Range<u8>) -> io::Result<bool> {
         match self {
-            Locks::Host { file, units: all } => set(file, Some(kind), all.bytes(units)),
+            Locks::Host {
+                file, units: all, ..
+            } => set(file, Some(kind), all.bytes(units)),
             Locks::Process { table, owner } => {
                 let mut taken = table.0.lock().unwrap_or_else(PoisonError::into_inner);
                 let blocks = |(other, unit, how): &(u64, u8, Kind)| {
@@ -107,7 +116,11 @@ impl Locks {
     /// Unlocks units, whether or not they are locked.
     pub(crate) fn release(&self, units: Range<u8>) -> io::Result<()> {
         match self {
-            Locks::Host { file, units: all } => set(file, None, all.bytes(units)).map(drop),
+            // A child's unlock would unlock its parent's files.
+            Locks::Host { process, .. } if *process != std::process::id() => Ok(()),
+            Locks::Host {
+                file, units: all, ..
+            } => set(file, None, all.bytes(units)).map(drop),
             Locks::Process { table, owner } => {
                 let mut taken = table.0.lock().unwrap_or_else(PoisonError::into_inner);
                 taken.retain(|(other, unit, _)| other != owner || !units.contains(unit));
@@ -119,7 +132,9 @@ impl Locks {
     /// Returns how another has locked a unit, if one has.
     pub(crate) fn other(&self, unit: u8) -> io::Result<Option<Kind>> {
         match self {
-            Locks::Host { file, units: all } => get(file, all.bytes(unit..unit + 1)),
+            Locks::Host {
+                file, units: all, ..
+            } => get(file, all.bytes(unit..unit + 1)),
             Locks::Process { table, owner } => {
                 let taken = table.0.lock().unwrap_or_else(PoisonError::into_inner);
                 let of_others = |(other, at, _): &&(u64, u8, Kind)| other != owner && *at == unit;
@@ -131,9 +146,16 @@ impl Locks {
 
 impl Drop for Locks {
     fn drop(&mut self) {
-        if let Locks::Process { table, owner } = self {
-            let mut taken = table.0.lock().unwrap_or_else(PoisonError::into_inner);
-            taken.retain(|(other, ..)| other != owner);
+        match self {
+            // The locks end with the description, which a child of fork(2) may still have.
+            Locks::Host { units, .. } => {
+                let all = units.bounds.len() as u8 - 1;
+                let _ = self.release(0..all);
+            }
+            Locks::Process { table, owner } => {
+                let mut taken = table.0.lock().unwrap_or_else(PoisonError::into_inner);
+                taken.retain(|(other, ..)| other != owner);
+            }
         }
     }
 }
@@ -170,7 +192,10 @@ fn set(file: &File, kind: Option<Kind>, bytes: Range<i64>) -> io::Result<bool> {
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
             Some(libc::EINTR) => {}
-            Some(libc::EACCES | libc::EAGAIN) => return Ok(false),
+            // SQLite tries again, as it does for its own VFS.
+            Some(libc::EACCES | libc::EAGAIN | libc::EBUSY | libc::ENOLCK | libc::ETIMEDOUT) => {
+                return Ok(false);
+            }
             _ => return Err(error),
         }
     }

@@ -26,6 +26,11 @@ use crate::plain::sync_what;
 /// SQLite's own upper limit for `PRAGMA mmap_size`.
 const LARGEST_MMAP: i64 = 0x7fff_0000;
 
+/// Where a database's header says which version of SQLite may write it, and the version that uses
+/// a WAL.
+const VERSION: u64 = 18;
+const WAL_VERSION: u8 = 2;
+
 // The locks of a WAL's index that matter here; from `FIRST_READ` on they are those of readers.
 const WRITE: u8 = 0;
 const CHECKPOINT: u8 = 1;
@@ -142,9 +147,13 @@ impl MainFile {
         // A writer that waits for the readers to go holds PENDING, so that no new ones come.
         self.take(Kind::Shared, PENDING)?;
         let shared = self.take(Kind::Shared, SHARED);
-        self.let_go(PENDING..PENDING + 1)?;
+        let released = self.let_go(PENDING..PENDING + 1);
         shared?;
         self.level = raw::LOCK_SHARED;
+        released.inspect_err(|_| {
+            // SQLite takes it that no lock was given.
+            let _ = self.release(raw::LOCK_NONE);
+        })?;
         let Some((file, _)) = self.host.clone() else {
             return Ok(());
         };
@@ -161,10 +170,14 @@ impl MainFile {
         }
         self.take(Kind::Exclusive, SHARED)?;
         self.level = raw::LOCK_EXCLUSIVE;
-        // With a WAL others may have changed the file since the shared lock was taken.
-        if self.index.is_some() && self.host.is_some() {
-            self.is_unchecked = true;
-            self.check_wal();
+        // With a WAL others may have changed the file since the shared lock was taken. A connection
+        // that keeps its locks uses the WAL without an index.
+        if let Some((file, _)) = self.host.clone() {
+            self.database.check_header(&file)?;
+            if self.index.is_some() {
+                self.is_unchecked = true;
+                self.check_wal();
+            }
         }
         Ok(())
     }
@@ -202,14 +215,28 @@ impl MainFile {
         done
     }
 
+    /// Refuses a WAL for a database whose branches began with a rollback journal: the lock that
+    /// keeps other processes out does not hold for writers of a WAL.
+    fn check_may_use_wal(&self) -> Outcome {
+        match self.database.gate.keeps_journal() {
+            false => Ok(()),
+            true => Err(Failure::new(
+                raw::BUSY,
+                format!(
+                    "{} has branches that began without a WAL; discard them, and then set its \
+                     journal_mode to WAL",
+                    self.database.name
+                ),
+            )),
+        }
+    }
+
     /// Lets a writer's lock go that the gate may have given.
     fn release_writer(&self, writer: Writer) {
         let gate = &self.database.gate;
         gate.release(writer, self.number);
         // The last branch may have gone while this connection was writing.
-        if gate.is_kept() && self.database.branches.is_empty() {
-            gate.open();
-        }
+        gate.open_if(|| !self.database.has_branches());
     }
 
     /// Takes or releases locks of the WAL's index. Those of writers go by the gate.
@@ -347,6 +374,9 @@ impl OpenFile for MainFile {
 
     fn write(&mut self, bytes: &[u8], at: u64) -> Outcome {
         let end = at + bytes.len() as u64;
+        if at <= VERSION && VERSION < end && bytes[(VERSION - at) as usize] == WAL_VERSION {
+            self.check_may_use_wal()?;
+        }
         let written = self.written.get_or_insert(at..end);
         *written = written.start.min(at)..written.end.max(end);
         self.database.write(&*self.store, bytes, at)
@@ -461,6 +491,7 @@ impl OpenFile for MainFile {
     }
 
     fn shm_map(&mut self, region: usize, bytes: usize, extend: bool) -> Outcome<Region> {
+        self.check_may_use_wal()?;
         self.index()?.region(region, bytes, extend)
     }
 

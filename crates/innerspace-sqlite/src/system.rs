@@ -244,7 +244,12 @@ impl System {
     fn open_main(&self, name: &OsStr, flags: c_int, wishes: &Wishes) -> Outcome<Opened> {
         if let Some((database, file)) = branch::split(&name.to_string_lossy()) {
             let branch = self.branch(database, file)?;
-            let database = branch.database();
+            let opened = branch.database();
+            if !branch.root.branches.has(&branch) {
+                // It was discarded meanwhile.
+                self.branch(database, file)?;
+            }
+            let database = opened;
             let locks = Locks::process(&database.table);
             let manner = wishes.manner.clone();
             let file = Box::new(MainFile::new(database, branch, None, locks, manner));

@@ -293,6 +293,48 @@ fn other_processes_read_and_do_not_write() {
 
 /// A thousand branches that are alive, with the parent writing all the time.
 #[test]
+fn a_database_with_branches_keeps_its_kind_of_journal() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.db");
+    let connection = parent("DELETE", &path);
+    transact(&connection, "parent").unwrap();
+    call(&connection, "branch", "a").unwrap();
+    // The lock that keeps other processes out does not hold for writers of a WAL.
+    let changed = connection.execute_batch("PRAGMA journal_mode = WAL");
+    let busy = changed.and_then(|()| connection.execute_batch("BEGIN IMMEDIATE; COMMIT"));
+    let mode: String = connection
+        .pragma_query_value(None, "journal_mode", |row| row.get(0))
+        .unwrap();
+    assert_eq!(mode, "delete", "{busy:?}");
+    assert_eq!(transact(&connection, "parent").unwrap(), 2);
+    assert_eq!(verify(&open_branch(&path, "a")), 1);
+    call(&connection, "discard", "a").unwrap();
+    set_journal(&connection, "WAL");
+    assert_eq!(transact(&connection, "parent").unwrap(), 3);
+}
+
+#[test]
+fn a_branch_of_a_branch_is_not_written_back_over_a_commit() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.db");
+    let connection = parent("DELETE", &path);
+    transact(&connection, "parent").unwrap();
+    call(&connection, "branch", "p").unwrap();
+    let (first, second) = (open_branch(&path, "p"), open_branch(&path, "p"));
+    call(&first, "branch", "b").unwrap();
+    // A reader of the parent gives no lock of writers back.
+    assert_eq!(verify(&first), 1);
+    second.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let refused = call(&first, "commit", "b").unwrap_err();
+    assert!(refused.to_string().contains("is writing"), "{refused}");
+    second.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(transact(&second, "p").unwrap(), 2);
+    let refused = call(&first, "commit", "b").unwrap_err();
+    assert!(refused.to_string().contains("has moved on"), "{refused}");
+    assert_eq!(verify(&first), 2);
+}
+
+#[test]
 fn a_thousand_branches_live_beside_a_parent_that_writes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data.db");
