@@ -19,6 +19,7 @@ const OTHERS: [(&str, &[&str]); 4] = [
             "GroupError",
             "LimitError",
             "MemoryError",
+            "FileOpenError",
             "OpenError",
             "SnapshotFileError",
             "SpaceError",

@@ -55,6 +55,10 @@ calls! {
         create: |h, x| h.file_of(h.options().create(h.path(x))?);
         create_new: |h, x| h.file_of(h.options().create_new(h.path(x))?);
         open_file: |h, x| h.file_of(h.options().open_file(std::fs::File::open(h.path(x))?)?);
+        cache_mode: |h, x| {
+            let options = h.options().cache_mode(innerspace::store::CacheMode::Kernel);
+            h.file_of(options.open(h.path(x))?)
+        };
         lock: |h, x| h.file_of(h.options().lock(x.one_of(&LOCKS)).open(h.path(x))?);
         open_or_create: |h, x| h.file_of(h.options().open_or_create(h.path(x))?);
     }
@@ -167,8 +171,8 @@ calls! {
     BlockReader {
         read_at: |h, x| h.file()?.block_reader().read_at(&mut x.buffer(), x.number())?;
         try_read_at: |h, x| h.file()?.block_reader().try_read_at(&mut x.buffer(), x.number())?;
-        view: |h, x| h.keep(h.file()?.block_reader().view_block(x.number())?);
-        try_view: |h, x| h.keep(h.file()?.block_reader().try_view_block(x.number())?);
+        view_block: |h, x| h.keep(h.file()?.block_reader().view_block(x.number())?);
+        try_view_block: |h, x| h.keep(h.file()?.block_reader().try_view_block(x.number())?);
         clear: |h, x| {
             let mut reader = h.file()?.block_reader();
             reader.view_block(x.below(16))?;

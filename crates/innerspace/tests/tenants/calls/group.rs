@@ -40,7 +40,7 @@ calls! {
     }
     GroupWatch {
         events: |h, _| h.group.watch()?.events();
-        wait: |h, _| {
+        wait_timeout: |h, _| {
             let watch = h.group.watch()?;
             watch.wait_timeout(&watch.events(), Duration::from_millis(1))
         };

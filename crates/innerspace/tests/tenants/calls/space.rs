@@ -75,7 +75,7 @@ calls! {
     Map {
         anonymous: |h, x| h.map(anonymous(x))?;
         file: |h, x| h.map(Map::file(&h.file()?).range(x.range()))?;
-        direct: |h, x| h.map(Map::dax(&h.direct(x)?))?;
+        dax: |h, x| h.map(Map::dax(&h.direct(x)?))?;
         device: |h, x| h.map(Map::device(h.callee(x.conduct()), x.number()))?;
         range: |h, x| h.map(Map::dax(&h.direct(x)?).range(x.range()).writable())?;
         shared: |h, x| h.map(Map::file(&h.file()?).range(x.range()).shared().writable())?;
