@@ -12,6 +12,7 @@ use innerspace::{
     Accessor, Group, KIB, MIB, Map, Memory, PAGE_SIZE, PagedFile, Space, Threads, VirtAddr,
     dax::{DaxDevice, DaxError, HoleWrites},
     file::{FileAccess, FileError},
+    group::GroupWatch,
     space::{AtFork, Protection, SpaceError},
 };
 
@@ -278,13 +279,15 @@ impl Store for Over {
 }
 
 /// Takes all that the group has left, until the result is dropped.
-fn fill(group: &Group, memory: &Memory) -> Accessor {
+fn fill(group: &Group, memory: &Memory) -> (Accessor, Vec<GroupWatch>) {
     let space = memory.create_space_in(group).unwrap();
     let at = space.map(Map::anonymous(64 * MIB)).unwrap();
     let mut a = space.accessor().unwrap();
     let stored = (0..).find(|page| a.store(at + page * PAGE, 1_u8).is_err());
     assert!(stored.is_some());
-    a
+    // Less than a page is left: for heap.
+    let watches = (0..).map_while(|_| group.watch().ok()).collect();
+    (a, watches)
 }
 
 // spec: N3

@@ -15,7 +15,7 @@ use crate::space::table::edit::Edit;
 use crate::space::vma::area::{Backing, Vma};
 use crate::space::vma::protection::Protection;
 use crate::space::vma::set::VmaSet;
-use crate::sync::Arc;
+use crate::sync::{Arc, failpoint};
 use crate::{PageCount, VirtAddr};
 
 impl Space {
@@ -34,7 +34,6 @@ impl Space {
         if map.population == Population::OnDemand {
             return Ok(VirtAddr(self.put(&map, Some(Edit::Detach))?.start));
         }
-        let _undoable = self.0.undoable();
         // A fork may come in between, and share the tables at both ends.
         let (group, nodes) = (self.group(), PageCount(2 * PATH_NODES as u64));
         let nodes = self.0.pool.charge(group.id(), nodes, AllocMode::Wait)?;
@@ -43,6 +42,7 @@ impl Space {
         let (at, len) = (VirtAddr(range.start), range.end - range.start);
         self.populate(at, len).inspect_err(|_| {
             // The group is probably full.
+            failpoint!(Undoing);
             let scope = self.0.pool.store_scope(Some(nodes));
             let unmapped = self.unmap_paid(Payment::After, Some(scope), &range);
             debug_assert!(

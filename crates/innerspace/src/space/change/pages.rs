@@ -29,7 +29,7 @@ use crate::space::table::pte::{self, Holds, VALID};
 use crate::space::vma::area::{MappedFile, Residence, Vma};
 use crate::space::vma::protection::{Protection, Sharing};
 use crate::space::vma::set::{Changed, VmaSet};
-use crate::sync::Arc;
+use crate::sync::{Arc, failpoint};
 use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
 /// How a program will use a range.
@@ -159,7 +159,6 @@ impl Space {
     /// are present; if the group may not hold that much, [`SpaceError::Access`] with a limit fault.
     /// Nothing is locked then that was not locked before.
     pub fn lock(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
-        let _undoable = self.0.undoable();
         let before = set_residence(&self.0, "lock", at, len, Residence::Locked)?;
         ensure_pages(self, "lock", at, len).inspect_err(|_| {
             let unlocked = |part: &&Vma| part.residence == Residence::Pageable;
@@ -325,6 +324,7 @@ fn set_residence(
 
 /// Unlocks those parts of the range that were not unmapped meanwhile.
 fn unlock_what_is_left(space: &Arc<SpaceInner>, range: &Range<u64>) {
+    failpoint!(Undoing);
     let mut writer = space.gate.write();
     let unlock =
         |vmas: &mut VmaSet| vmas.update(range, |part| part.residence = Residence::Pageable);

@@ -40,7 +40,6 @@ use crate::space::table::pte::{self, Holds, VALID_W};
 use crate::space::table::{self};
 use crate::space::vma::area::{Backing, Vma};
 use crate::space::vma::device::DeviceRef;
-use crate::space::vma::ledger::Undoable;
 use crate::space::vma::set::{Changed, VmaSet};
 use crate::sync::domain::Post;
 use crate::sync::gate::Writer;
@@ -56,10 +55,9 @@ pub(crate) const EVERYWHERE: Range<u64> = 0..u64::MAX;
 pub(crate) enum Payment {
     /// The group, before anything is changed.
     Own,
-    /// The group if it has room, and otherwise once the change has given back what it removes: a
-    /// change that adds nothing does not fail for want of memory. Nor does one that is undone,
-    /// which was [`Undoable`] and has paid for its nodes. What is left then, at most some nodes of
-    /// a path, the next change pays for.
+    /// The group if it has room, and otherwise once the change has given back what it removes or
+    /// replaces: a change that adds nothing, or undoes another, does not fail for want of memory.
+    /// Until then it may have some nodes more than are paid for.
     After,
 }
 
@@ -229,11 +227,6 @@ impl SpaceInner {
                 Ok(())
             }
         }
-    }
-
-    /// Called before a change that may have to be undone.
-    pub(crate) fn undoable(&self) -> Undoable {
-        self.inside(|tables| Undoable::begin(tables.vmas.ledger()))
     }
 
     /// Publishes `vmas`, which sections see from now on. The old set is freed after a grace period.

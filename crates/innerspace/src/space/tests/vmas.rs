@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::cache::{Cache, FileInner, FileOptions};
+use crate::group::{Group, HeapBytes, MayReclaim};
 use crate::reclaim::PoolFrame;
 use crate::store::MemoryStore;
+use crate::sync::failpoint;
 
 fn lookups(space: &Space) -> (u64, u64) {
     let found = space.stats().lookups;
@@ -201,6 +203,49 @@ fn tables_and_mappings_are_charged_and_refused_at_the_limit() {
     pool.flush_retired();
     pool.flush_retired();
     assert_eq!(group.usage(), 0);
+}
+
+/// Charges the group for all that is left to it, to the last bytes.
+fn fill(group: &Group) -> Vec<HeapBytes> {
+    let charge = |bytes| group.charge_heap(bytes, MayReclaim::Yes).ok();
+    let sizes = [PAGE_SIZE, 512, 16, 1].into_iter();
+    sizes
+        .flat_map(|bytes| std::iter::from_fn(move || charge(bytes)))
+        .collect()
+}
+
+/// Has the group filled when a change of one of its spaces is about to be undone.
+fn filled_when_undoing(group: &Group, first: impl FnOnce() + 'static) -> impl Sized {
+    let group = group.clone();
+    failpoint::on("Undoing", move || {
+        first();
+        std::mem::forget(fill(&group));
+        assert_eq!(group.usage(), 64 * PAGE, "it is full");
+    })
+}
+
+// spec: N3
+#[test]
+fn what_cannot_be_locked_or_populated_is_undone_in_a_group_that_is_full_to_the_last_byte() {
+    let pool = pool(1024);
+    let group = pool.root_group().create_child("full", 64 * PAGE).unwrap();
+    let space = Space::new(&Cache::new(&pool), &group, AddressWidth::Bits48).unwrap();
+    let at = space.map(Map::anonymous(200 * PAGE)).unwrap();
+    let filled = filled_when_undoing(&group, || ());
+    space.lock(at, 200 * PAGE).unwrap_err();
+    drop(filled);
+    assert!(!space.mapping_at(at).unwrap().locked);
+
+    let group = pool.root_group().create_child("shared", 64 * PAGE).unwrap();
+    let space = Space::new(&Cache::new(&pool), &group, AddressWidth::Bits48).unwrap();
+    // Neither end of it is one of a leaf's, and a fork shares the leaf.
+    let at = VirtAddr((1 << 30) + 100 * PAGE);
+    let other = space.clone();
+    let filled = filled_when_undoing(&group, move || std::mem::forget(other.fork().unwrap()));
+    let map = Map::anonymous(200 * PAGE).at(at).populated();
+    space.map(map).unwrap_err();
+    drop(filled);
+    assert!(space.mapping_at(at).is_none());
 }
 
 // spec: V11

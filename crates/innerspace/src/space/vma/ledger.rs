@@ -12,8 +12,6 @@ use crate::sync::{Arc, Mutex};
 #[derive(Default)]
 pub(crate) struct Ledger {
     bytes: AtomicUsize,
-    /// Changes that may still be undone; see [`Undoable`].
-    undoable: AtomicUsize,
     /// The charge, except in tests of a tree alone.
     paid: Mutex<Option<HeapBytes>>,
 }
@@ -27,7 +25,6 @@ impl Ledger {
         let paid = group.charge_heap(bytes, MayReclaim::Yes)?;
         Ok(Arc::new(Ledger {
             bytes: AtomicUsize::new(bytes),
-            undoable: AtomicUsize::new(0),
             paid: Mutex::new(Some(paid)),
         }))
     }
@@ -51,9 +48,6 @@ impl Ledger {
         if bytes == paid.bytes() {
             return Ok(());
         }
-        if bytes < paid.bytes() && self.undoable.load(Ordering::Relaxed) > 0 {
-            return Ok(());
-        }
         if paid.set(bytes, MayReclaim::No).is_ok() {
             return Ok(());
         }
@@ -67,31 +61,10 @@ impl Ledger {
         let Some(mut paid) = self.paid.try_lock() else {
             return;
         };
-        // Relaxed: as in `Undoable::begin`.
-        let may = self.undoable.load(Ordering::Relaxed) == 0;
         let bytes = self.bytes() as u64;
-        if let Some(paid) = paid.as_mut().filter(|paid| may && bytes < paid.bytes()) {
+        if let Some(paid) = paid.as_mut().filter(|paid| bytes < paid.bytes()) {
             let _given = paid.set(bytes, MayReclaim::No);
         }
-    }
-}
-
-/// Made before a change that may have to be undone. While it lives, nothing is given back: what was
-/// charged for the nodes of the change, beside those that it replaced, is there for the nodes that
-/// undoing it replaces them with.
-pub(crate) struct Undoable(Arc<Ledger>);
-
-impl Undoable {
-    pub(crate) fn begin(ledger: &Arc<Ledger>) -> Undoable {
-        // Relaxed: the ledger is settled by those that change the mappings, one after the other.
-        ledger.undoable.fetch_add(1, Ordering::Relaxed);
-        Undoable(ledger.clone())
-    }
-}
-
-impl Drop for Undoable {
-    fn drop(&mut self) {
-        self.0.undoable.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
