@@ -526,13 +526,21 @@ fn the_lock_is_the_one_that_was_chosen() {
         ((writes, FileLock::None), (writes, FileLock::Auto), true),
         ((writes, FileLock::Auto), (writes, FileLock::None), true),
     ] {
-        let _held = open(first, one.0, one.1).unwrap();
+        let held = open(first, one.0, one.1).unwrap();
         match (open(second, other.0, other.1), may) {
             (Ok(_), true) => {}
-            (Err(error), false) => assert!(
-                matches!(error, OpenError::Path(store::FileOpenError::InUse { .. })),
-                "{error}"
-            ),
+            (Err(error), false) => {
+                let in_use = matches!(error, OpenError::Path(store::FileOpenError::InUse { .. }));
+                assert!(in_use, "{error}");
+                let text = error.to_string();
+                assert!(
+                    text.contains("data.bin") && text.contains("process"),
+                    "{text}"
+                );
+                // The remedy is to close the file there.
+                drop(held);
+                open(second, other.0, other.1).unwrap();
+            }
             (opened, _) => panic!("{one:?}, {other:?}: {opened:?}"),
         }
     }

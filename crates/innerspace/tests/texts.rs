@@ -4,11 +4,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use innerspace::store::MemoryStore;
+use innerspace::store::faulty::{Failure, Fault, OperationKind, Rule};
+use innerspace::store::{FaultyStore, MemoryStore};
 use innerspace::{
     KIB, MIB, Map, Memory, PAGE_SIZE, PagedFile, Threads, VirtAddr,
     file::FileAccess,
-    space::{FaultKind, Protection},
+    space::{AtFork, FaultKind, Protection},
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -298,4 +299,50 @@ fn a_limit_below_what_is_pinned_names_the_group_and_the_views_and_holds() {
         group.usage() <= 128 * KIB,
         "usable again, and under its limit"
     );
+}
+
+/// What stands in the way of a long view, and what the error says to do about it.
+#[test]
+fn a_long_view_that_fails_names_what_to_give_up_and_that_helps() {
+    let memory = Memory::with_limit(8 * MIB).unwrap();
+    let options = || memory.file_options().access(FileAccess::ReadWrite);
+    let file = options()
+        .open_store(MemoryStore::with_len(5 * MIB))
+        .unwrap();
+    file.write_at(&[1; 1000], 0).unwrap();
+    let refused = |expected: [&str; 2]| {
+        let text = file.view(..).unwrap_err().to_string();
+        for part in expected {
+            assert!(text.contains(part), "{text}");
+        }
+    };
+    // Pinned pages.
+    let space = memory.create_space().unwrap();
+    let at = space.map(Map::anonymous(4 * MIB)).unwrap();
+    let pins = space.pin(at, 4 * MIB, AtFork::Copy).unwrap();
+    refused(["4.0 anonymous", "Unmap anonymous memory"]);
+    drop(pins);
+    space.unmap(at, 4 * MIB).unwrap();
+    assert_eq!(file.view(..).unwrap().len() as u64, 5 * MIB);
+    // Data that its store refuses.
+    let store = FaultyStore::new(MemoryStore::new());
+    let no_space = Rule::new(Fault::Fail(Failure::NoSpace)).on(&[OperationKind::Write]);
+    store.add(no_space.forever());
+    let failing = options().name("failing").open_store(store).unwrap();
+    let mut written = 0;
+    while written < 7 * MIB && failing.write_at(&[2; 64 << 10], written).is_ok() {
+        written += 64 << 10;
+    }
+    assert!(written > 3 * MIB, "{written} bytes");
+    refused(["dirty and failing to be written", "discard"]);
+    failing.discard().unwrap();
+    assert_eq!(file.view(..).unwrap().len() as u64, 5 * MIB);
+    // A file that is too large for any view.
+    let large = options()
+        .open_store(MemoryStore::with_len(9 * MIB))
+        .unwrap();
+    let text = large.view(..).unwrap_err().to_string();
+    assert!(text.contains("use chunks, scan or read_at"), "{text}");
+    let chunks = large.chunks(..).unwrap().map(|view| view.unwrap().len());
+    assert_eq!(chunks.sum::<usize>() as u64, 9 * MIB);
 }
