@@ -242,7 +242,7 @@ fn a_store_beside_writeback_is_never_lost() {
 fn two_accessors_that_fault_and_reclaim_do_not_wait_for_each_other() {
     explore(|| {
         let memory = memory();
-        let group = memory.create_group("small", 20 * PAGE).unwrap();
+        let group = memory.create_group("small", 22 * PAGE).unwrap();
         let (file, _store) = numbered(&memory, &group, 16);
         let space = memory.create_space_in(&group).unwrap();
         let at = space.map(Map::file(&file).shared().writable()).unwrap();
