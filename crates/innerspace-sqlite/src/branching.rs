@@ -24,6 +24,11 @@ use crate::wal::{Generation, WalState};
 const TRIES: u32 = 1000;
 const PAUSE: Duration = Duration::from_millis(1);
 
+/// Where a database's header says which version of SQLite may write it, and the version that uses
+/// a WAL.
+pub(crate) const VERSION: u64 = 18;
+pub(crate) const WAL_VERSION: u8 = 2;
+
 /// The region of a WAL's index that has its state.
 const REGION: usize = 32 << 10;
 
@@ -305,8 +310,8 @@ fn generation(
 
 fn has_wal(database: &Database) -> Outcome<bool> {
     let mut version = [0];
-    database.read_now(&mut version, 18)?;
-    Ok(version == [2])
+    database.read_now(&mut version, VERSION)?;
+    Ok(version == [WAL_VERSION])
 }
 
 /// Lets `connection` alone write the parent, if the branch can be written back.
@@ -314,6 +319,16 @@ fn begin_commit(branch: &Branch, database: &Arc<Database>, connection: u64) -> O
     let name = &branch.name;
     if !Arc::ptr_eq(&branch.parent, database) {
         let reason = format!("{} is not the parent of branch {name:?}", database.name);
+        return Err(Failure::new(raw::ERROR, reason));
+    }
+    let mut version = [0];
+    read_exact_or_eof(branch, &mut version, VERSION)
+        .map_err(|error| Failure::io(raw::IOERR_READ, "cannot read", name, &error))?;
+    if version == [WAL_VERSION] && !has_wal(database)? {
+        let reason = format!(
+            "branch {name:?} has a WAL and {} has none; set its journal_mode to DELETE first",
+            database.name
+        );
         return Err(Failure::new(raw::ERROR, reason));
     }
     if !database.gate.reserve(connection) {

@@ -48,13 +48,14 @@
 //!
 //! | SQL, on a connection to the parent | Rust | |
 //! |---|---|---|
-//! | `SELECT innerspace_branch('a')` | [`Vfs::branch`] | makes a writable copy as of now, in microseconds |
+//! | `SELECT innerspace_branch('a')` | [`Vfs::branch`] | makes a writable copy as of now |
 //! | `file:data.db?vfs=innerspace&branch=a` | [`Vfs::branch_path`] | opens it |
 //! | `SELECT innerspace_diff('a')` | [`Vfs::changed_pages`] | the pages that it has changed |
-//! | `SELECT innerspace_commit('a')` | [`Vfs::commit_branch`] | writes it back, unless the parent has moved on |
+//! | `SELECT innerspace_commit('a')` | [`Vfs::commit_branch`] | writes it back |
 //! | `SELECT innerspace_discard('a')` | [`Vfs::discard_branch`] | ends it |
 //!
 //! A branch has every committed transaction of its parent, those that are only in the WAL included.
+//! It can be written back as long as the parent has not moved on.
 //! The parent stays live, and writes on: before it overwrites a page for the first time since the
 //! newest branch began, it saves the page, once for all branches. Pages that a branch has written,
 //! pages that the parent has saved, and journals of branches are in the memory, under its limit,

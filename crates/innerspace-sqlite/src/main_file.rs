@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use innerspace::View;
 use innerspace::store::Store;
 
-use crate::branching;
+use crate::branching::{self, VERSION, WAL_VERSION};
 use crate::database::{Database, identity};
 use crate::error::{Failure, Outcome};
 use crate::ffi::raw;
@@ -25,11 +25,6 @@ use crate::plain::sync_what;
 
 /// SQLite's own upper limit for `PRAGMA mmap_size`.
 const LARGEST_MMAP: i64 = 0x7fff_0000;
-
-/// Where a database's header says which version of SQLite may write it, and the version that uses
-/// a WAL.
-const VERSION: u64 = 18;
-const WAL_VERSION: u8 = 2;
 
 // The locks of a WAL's index that matter here; from `FIRST_READ` on they are those of readers.
 const WRITE: u8 = 0;

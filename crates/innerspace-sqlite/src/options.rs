@@ -225,7 +225,8 @@ impl Vfs {
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("data.db");
     /// let vfs = innerspace_sqlite::Options::new().name("branches").register()?;
-    /// let open = |path| Connection::open_with_flags_and_vfs(path, OpenFlags::default(), vfs.name());
+    /// let flags = OpenFlags::default();
+    /// let open = |path| Connection::open_with_flags_and_vfs(path, flags, vfs.name());
     /// let parent = open(path.clone())?;
     /// parent.execute_batch("CREATE TABLE t(x); INSERT INTO t VALUES (1)")?;
     /// vfs.branch(&path, "what_if")?;

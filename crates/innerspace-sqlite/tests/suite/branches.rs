@@ -308,9 +308,28 @@ fn a_database_with_branches_keeps_its_kind_of_journal() {
     assert_eq!(mode, "delete", "{busy:?}");
     assert_eq!(transact(&connection, "parent").unwrap(), 2);
     assert_eq!(verify(&open_branch(&path, "a")), 1);
-    call(&connection, "discard", "a").unwrap();
+    // Nor does a branch that has changed to a WAL bring one to its parent.
+    call(&connection, "branch", "b").unwrap();
+    {
+        let branch = open_branch(&path, "b");
+        set_journal(&branch, "WAL");
+        assert_eq!(transact(&branch, "b").unwrap(), 3);
+    }
+    let refused = call(&connection, "commit", "b").unwrap_err();
+    assert!(refused.to_string().contains("has a WAL"), "{refused}");
+    assert_eq!(verify(&connection), 2);
+    {
+        let branch = open_branch(&path, "b");
+        assert_eq!(verify(&branch), 3);
+        set_journal(&branch, "DELETE");
+    }
+    call(&connection, "commit", "b").unwrap();
+    assert_eq!(verify(&connection), 3);
+    for name in ["a", "b"] {
+        call(&connection, "discard", name).unwrap();
+    }
     set_journal(&connection, "WAL");
-    assert_eq!(transact(&connection, "parent").unwrap(), 3);
+    assert_eq!(transact(&connection, "parent").unwrap(), 4);
 }
 
 #[test]
