@@ -16,8 +16,8 @@ const FORKS: u64 = 1_000;
 /// The number of forks of a process: fewer, because each takes so long.
 const PROCESSES: u32 = 100;
 
-/// The pages that a fork takes once it has written: four tables, the page itself, and what the space
-/// has on the heap, rounded up.
+/// The pages that a fork takes once it has written: four tables, the page itself, and one for what
+/// it has on the heap.
 const PAGES_A_FORK: u64 = 6;
 
 /// The most memory of the parent.

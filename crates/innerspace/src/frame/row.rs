@@ -126,8 +126,8 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// Returns the blocks that some bytes of them reach into, or `None` in a child of fork(2), which
-    /// has no metadata.
+    /// Returns the blocks that `bytes` reaches into. `None` in a child of fork(2), which has no
+    /// metadata.
     fn of<K: ViewOwner>(owner: &K, bytes: NonNull<[u8]>) -> Option<Blocks> {
         let frames = owner.frames();
         let start = bytes.cast::<u8>().addr().get();
