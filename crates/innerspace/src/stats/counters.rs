@@ -44,15 +44,29 @@ impl Counters {
     /// Counts `event` `times` times.
     #[inline(always)]
     pub(crate) fn add(&self, event: Event, times: u64) {
+        self.add_each([event], times);
+    }
+
+    /// Counts each event once. The thread's stripe is looked up once for all.
+    #[inline(always)]
+    pub(crate) fn count_each<const N: usize>(&self, events: [Event; N]) {
+        self.add_each(events, 1);
+    }
+
+    #[inline(always)]
+    fn add_each<const N: usize>(&self, events: [Event; N], times: u64) {
         let number = thread_number();
-        let counter = &self.stripes[number.min(OWN)].0[event as usize];
-        if number < OWN {
-            // Relaxed: no other thread writes this counter, and the previous thread with this
-            // number handed it over under a mutex.
-            let sum = counter.load(Ordering::Relaxed).wrapping_add(times);
-            counter.store(sum, Ordering::Relaxed);
-        } else {
-            counter.fetch_add(times, Ordering::Relaxed);
+        let stripe = &self.stripes[number.min(OWN)].0;
+        for event in events {
+            let counter = &stripe[event as usize];
+            if number < OWN {
+                // Relaxed: no other thread writes this counter, and the previous thread with this
+                // number handed it over under a mutex.
+                let sum = counter.load(Ordering::Relaxed).wrapping_add(times);
+                counter.store(sum, Ordering::Relaxed);
+            } else {
+                counter.fetch_add(times, Ordering::Relaxed);
+            }
         }
     }
 

@@ -6,25 +6,31 @@
 //! call.
 
 /// A process, for objects that work only in the process that made them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Process(u32);
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Process {
+    id: u32,
+    place: remembered::Place,
+}
 
 impl Process {
     /// Returns the calling process.
-    #[inline]
     pub(crate) fn current() -> Process {
-        Process(remembered::id())
+        let place = remembered::place();
+        Process {
+            id: remembered::id(place),
+            place,
+        }
     }
 
     /// Returns whether this is the calling process. False in a child of it.
     #[inline]
     pub(crate) fn is_current(self) -> bool {
-        self == Process::current()
+        remembered::is_current(self.id, self.place)
     }
 
     /// Returns the system's number for the process.
     pub(crate) fn id(self) -> u32 {
-        self.0
+        self.id
     }
 }
 
@@ -40,30 +46,41 @@ mod remembered {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// The page with the number, which is 0 in a child that has not asked yet. `None` if the kernel
-    /// cannot clear pages in children.
-    static PLACE: OnceLock<Option<&'static AtomicU32>> = OnceLock::new();
+    /// Where the number is: 0 in a child that has not asked yet.
+    pub(super) type Place = &'static AtomicU32;
+
+    /// The place of a kernel that cannot clear pages in children: 0 for ever.
+    static NOWHERE: AtomicU32 = AtomicU32::new(0);
+
+    pub(super) fn place() -> Place {
+        static PLACE: OnceLock<Place> = OnceLock::new();
+        PLACE.get_or_init(|| cleared_page().unwrap_or(&NOWHERE))
+    }
 
     #[inline]
-    pub(super) fn id() -> u32 {
-        let Some(place) = *PLACE.get_or_init(place) else {
-            return std::process::id();
-        };
+    pub(super) fn is_current(process: u32, place: Place) -> bool {
         // Relaxed: every thread that finds 0 writes the same number.
-        match place.load(Ordering::Relaxed) {
-            0 => ask(place),
-            id => id,
-        }
+        place.load(Ordering::Relaxed) == process || is_asked(process, place)
     }
 
     #[cold]
-    fn ask(place: &AtomicU32) -> u32 {
-        let id = std::process::id();
-        place.store(id, Ordering::Relaxed);
+    #[inline(never)]
+    fn is_asked(process: u32, place: Place) -> bool {
+        id(place) == process
+    }
+
+    pub(super) fn id(place: Place) -> u32 {
+        let id = match place.load(Ordering::Relaxed) {
+            0 => std::process::id(),
+            id => return id,
+        };
+        if !std::ptr::eq(place, &NOWHERE) {
+            place.store(id, Ordering::Relaxed);
+        }
         id
     }
 
-    fn place() -> Option<&'static AtomicU32> {
+    fn cleared_page() -> Option<Place> {
         let len = super::super::memory::host_page_size();
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -85,9 +102,17 @@ mod remembered {
 
 #[cfg(not(all(target_os = "linux", not(any(portable, miri, loom, shuttle)))))]
 mod remembered {
+    pub(super) type Place = ();
+
+    pub(super) fn place() {}
+
+    pub(super) fn is_current(process: u32, (): Place) -> bool {
+        id(()) == process
+    }
+
     /// Returns the system's number for the process. A platform without processes counts as one
     /// process.
-    pub(super) fn id() -> u32 {
+    pub(super) fn id((): Place) -> u32 {
         match cfg!(unix) {
             true => std::process::id(),
             false => 0,

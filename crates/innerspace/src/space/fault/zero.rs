@@ -62,11 +62,12 @@ pub(crate) fn load_by_short_way(
         || !space.gate.is_open_everywhere(&translator.sections)
         || !vmas.is_memory(MemoryFor::Loads, &space.sequence, at)
         || space.pool.is_flush_due()
-        || !map(space, slot, Pte::EMPTY, VALID_R)
+        || !pte::replace(slot, Pte::EMPTY, word(space, VALID_R))
     {
         return false;
     }
     vmas.count_hit();
-    space.pool.counters.count(Event::PgFault);
+    let counters = &space.pool.counters;
+    counters.count_each([Event::ZeroMap, Event::PgFault]);
     true
 }
