@@ -390,6 +390,18 @@ impl Pool {
         self.owners.unregister(id);
     }
 
+    /// Lists an owner among those that the background asks to write, or unlists it. Takes an
+    /// innermost lock only.
+    pub(crate) fn set_flushable(&self, id: OwnerId, flushable: bool) {
+        self.owners.set_flushable(id, flushable);
+    }
+
+    /// Whether the background asks the owner to write.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(crate) fn is_flushable(&self, id: OwnerId) -> bool {
+        self.owners.is_flushable(id)
+    }
+
     /// Returns how many shadows all files together may have.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn most_shadows(&self) -> usize {

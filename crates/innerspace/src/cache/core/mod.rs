@@ -526,9 +526,19 @@ impl FileCore {
         if dirty.set_listed(true) {
             self.cache.list_unwritten(self, true);
         }
+        self.list_flushable(dirty);
         let pages = (blocks as u64) << self.id.order;
         self.cache.count_dirty(&self.id.groups, pages);
         self.pool.counters.add(Event::PgDirtied, pages);
+    }
+
+    /// Lists the file among the owners to flush, before a block becomes dirty or doubted under the
+    /// mutex of the index. It is unlisted under the same mutex.
+    #[inline]
+    pub(crate) fn list_flushable(&self, dirty: &mut DirtyIndex) {
+        if dirty.set_flushable(true) {
+            self.pool.set_flushable(self.id.owner, true);
+        }
     }
 
     /// Subtracts from the count of dirty blocks, under the same mutex.

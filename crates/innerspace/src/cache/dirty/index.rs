@@ -71,6 +71,8 @@ pub(crate) struct DirtyIndex {
     closing: bool,
     /// Whether the cache lists the file among those with unwritten blocks.
     listed: bool,
+    /// Whether the pool lists the file among the owners to flush.
+    flushable: bool,
 }
 
 impl DirtyIndex {
@@ -199,6 +201,17 @@ impl DirtyIndex {
     /// Notes whether the cache lists the file. Returns whether that is news.
     pub(crate) fn set_listed(&mut self, listed: bool) -> bool {
         std::mem::replace(&mut self.listed, listed) != listed
+    }
+
+    /// Whether a block is dirty, or has to become dirty again.
+    pub(crate) fn has_flushable(&self) -> bool {
+        !self.dirty.is_empty() || !self.doubted.is_empty()
+    }
+
+    /// Notes whether the pool lists the file among the owners to flush. Returns whether that is
+    /// news.
+    pub(crate) fn set_flushable(&mut self, flushable: bool) -> bool {
+        std::mem::replace(&mut self.flushable, flushable) != flushable
     }
 
     /// Returns the number of blocks whose write is under way.

@@ -41,6 +41,7 @@ impl Drop for Unsure<'_> {
             // Blocks accepted since the sync began are put in doubt as well: the store may have
             // dropped any of them.
             let mut dirty = self.file.dirty();
+            self.file.list_flushable(&mut dirty);
             dirty.doubt_accepted();
             self.file.count_behind(&mut dirty);
             drop(dirty);

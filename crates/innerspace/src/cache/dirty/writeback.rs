@@ -140,6 +140,7 @@ impl Drop for InFlights<'_> {
                     dirty.accept(blocks.clone());
                 }
                 if !file.blocks.extents.lock().punched.written(blocks.clone()) {
+                    file.list_flushable(&mut dirty);
                     dirty.doubt(blocks);
                 }
                 continue;

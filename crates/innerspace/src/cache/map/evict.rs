@@ -250,6 +250,14 @@ impl Owner for FileCore {
     }
 
     fn flush(&self, request: &FlushRequest) -> CleanCount {
+        let mut dirty = self.dirty();
+        if !dirty.has_flushable() {
+            if dirty.set_flushable(false) {
+                self.pool.set_flushable(self.id.owner, false);
+            }
+            return CleanCount::default();
+        }
+        drop(dirty);
         if !self.may_call_unasked() {
             return CleanCount::default();
         }

@@ -21,6 +21,11 @@ impl Cache {
         let files = self.files();
         for file in &files {
             file.validate();
+            assert!(
+                !file.dirty().has_flushable() || self.pool.is_flushable(file.id.owner),
+                "{} is not asked to write",
+                file.id.name
+            );
             let is_file = |other: &Arc<FileCore>| Arc::ptr_eq(other, file);
             for group in &file.id.groups {
                 let pays = |file: &&Arc<FileCore>| file.id.groups.contains(group);

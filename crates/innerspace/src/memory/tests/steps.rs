@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::cache::{FileAccess, FileError, PagedFile};
+use crate::cache::{FileAccess, FileError, PagedFile, WriteOrder};
 use crate::group::Group;
 use crate::memory::{Memory, Threads};
 use crate::store::faulty::{Failure, Fault, OperationKind, Rule};
@@ -150,4 +150,35 @@ fn dropping_files_is_no_search_for_each_among_all() {
     });
     assert!(steps < 10_000, "{steps}");
     assert!(tenants.memory.stats().files.is_empty());
+}
+
+// spec: N9
+#[test]
+fn a_tick_asks_no_file_that_has_nothing_to_write() {
+    let steps = |others: usize| {
+        let tenants = Tenants::new();
+        let others = tenants.unwritten(others);
+        others.iter().for_each(|file| file.sync_all().unwrap());
+        let options = tenants.memory.file_options().access(FileAccess::ReadWrite);
+        let options = options.write_order(WriteOrder::OnSync).group(&tenants.b);
+        let held = options.open_store(MemoryStore::with_len(PAGE)).unwrap();
+        held.write_at(&[1], 0).unwrap();
+        // Files that were written are asked once more each.
+        (0..40).for_each(|_| tenants.memory.tick());
+        let steps = failpoint::count("OwnerAsked", || {
+            (0..10).for_each(|_| tenants.memory.tick());
+        });
+        tenants.memory.validate();
+        // A file that has something to write again is asked again.
+        if let Some(file) = others.first() {
+            file.write_at(&[2], 0).unwrap();
+            (0..40).for_each(|_| tenants.memory.tick());
+            assert_eq!(file.stats().dirty.bytes(), 0);
+        }
+        drop(held);
+        steps
+    };
+    let alone = steps(0);
+    assert!(alone > 0, "the file with a dirty block is asked");
+    assert_eq!(steps(1000), alone);
 }

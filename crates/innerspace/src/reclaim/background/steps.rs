@@ -7,8 +7,8 @@ use crate::reclaim::owners::FlushRequest;
 use crate::reclaim::pool::Pool;
 use crate::reclaim::scope::StoreScope;
 use crate::stats::Event;
-use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
+use crate::sync::{Arc, failpoint};
 use crate::units::PageCount;
 
 /// The most pages that one step evicts.
@@ -206,7 +206,9 @@ impl Pool {
     }
 
     /// Calls one owner to write: blocks of any age if too many are dirty, otherwise old ones. Where
-    /// threads of the memory write, calls all owners.
+    /// threads of the memory write, calls all owners that have such blocks. An owner that is listed
+    /// during the walk may be called in the next one only: its blocks are young, and if too many
+    /// are dirty, the next step walks again.
     fn write_old_blocks(&self) -> Step {
         let background = &self.background;
         let dirty = self.dirty_pages().0;
@@ -226,10 +228,11 @@ impl Pool {
             pages: PageCount(FLUSH_PAGES),
         };
         // Calls one owner after the other, until one has written something or all were called.
-        for _ in 0..self.owners.len() {
-            let Some((id, owner)) = self.owners.next_after(background.last_owner()) else {
+        for _ in 0..self.owners.flushable() {
+            let Some((id, owner)) = self.owners.next_flushable(background.last_owner()) else {
                 break;
             };
+            failpoint!(OwnerAsked);
             background.set_last_owner(id);
             let _working = self.progress.begin();
             let _scope = self.owner_scope();

@@ -132,7 +132,8 @@ pub(crate) trait Owner: Send + Sync {
     fn clean(&self, frames: &[FrameId], io: Io) -> CleanCount;
 
     /// Writes back blocks that the background step requests, oldest first, or leaves them to a
-    /// thread of the memory. Owners that have no dirty blocks need not implement this.
+    /// thread of the memory. Called for owners that have called `Pool::set_flushable`, which they
+    /// undo here when they have no dirty blocks. Others need not implement this.
     fn flush(&self, _request: &FlushRequest) -> CleanCount {
         CleanCount::default()
     }

@@ -97,6 +97,7 @@ impl MockFile {
             return Ok(*there);
         }
         if flags.contains(FlagSet::DIRTY) {
+            self.pool.set_flushable(self.id, true);
             self.pool
                 .counters
                 .add(crate::stats::Event::PgDirtied, pages.0);
