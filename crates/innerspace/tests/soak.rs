@@ -66,6 +66,28 @@ fn status(field: &str) -> u64 {
     kib * KIB
 }
 
+/// Lists what is resident, mapping by mapping, with the part in huge pages: the text of a failure.
+fn resident_mappings() -> String {
+    let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let size = |line: &str| {
+        line.split_whitespace()
+            .nth(1)
+            .map_or(0, |kib| kib.parse().unwrap())
+    };
+    let (mut name, mut resident, mut list) = ("", 0u64, String::new());
+    for line in text.lines() {
+        match line.split_whitespace().next().unwrap_or("") {
+            "Rss:" => resident = size(line),
+            "AnonHugePages:" if resident >= 128 => {
+                list += &format!("\n{resident:>7} KiB, {} huge: {name}", size(line));
+            }
+            first if !first.ends_with(':') => name = line,
+            _ => {}
+        }
+    }
+    list
+}
+
 struct Random(u64);
 
 impl Random {
@@ -207,7 +229,10 @@ fn resident_memory_stays_under_the_limit_and_a_constant() {
                         let resident = status("VmRSS").saturating_sub(start);
                         assert!(
                             !WITHOUT_SHADOW || resident <= LIMIT + BESIDE,
-                            "round {round}"
+                            "{resident} bytes resident in round {round}, {start} at the start; \
+                             {}{}",
+                            memory.stats(),
+                            resident_mappings()
                         );
                     }
                 }
@@ -229,7 +254,9 @@ fn resident_memory_stays_under_the_limit_and_a_constant() {
     );
     assert!(
         !WITHOUT_SHADOW || peak <= LIMIT + BESIDE,
-        "{peak} bytes resident at the peak"
+        "{peak} bytes resident at the peak, {start} at the start; {}{}",
+        memory.stats(),
+        resident_mappings()
     );
     // The run must have filled the memory to prove anything.
     assert!(peak >= LIMIT / 2, "{peak} bytes resident at the peak");

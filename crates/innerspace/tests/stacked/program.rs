@@ -469,13 +469,13 @@ fn with_room<T>(world: &World, mut work: impl FnMut() -> Result<T, FileError>) -
 /// Runs the program of a seed, from beginning to end.
 pub(crate) fn run(seed: u64) {
     let mut random = Random::new(seed);
-    let limit = [384, 512, 768, 1024][random.below(4) as usize] * KIB;
+    let limit = [640, 768, 896, 1024][random.below(4) as usize] * KIB;
     let service = [Threads::None, Threads::Service][random.below(2) as usize];
     let threads = 1 + random.below(3) as usize;
     let failing = random.below(4) == 0;
     let meddles = [2, 8, 1 << 40][random.below(3) as usize];
     let build = |limit| Memory::builder(limit).threads(service).build().unwrap();
-    let (memory, other) = (build(limit), build(384 * KIB));
+    let (memory, other) = (build(limit), build(640 * KIB));
     let group = memory.create_group("tops", limit / 2).unwrap();
     fn open(memory: &Memory, name: &str, store: impl Store) -> PagedFile {
         let options = memory.file_options().access(FileAccess::ReadWrite);
