@@ -1,0 +1,71 @@
+//! Files in object storage for [`innerspace`]: a bounded cache in memory, a second one on local
+//! disk if wanted, and errors instead of mixed bytes.
+//!
+//! ```no_run
+//! use innerspace::{GIB, MIB, Memory};
+//! use innerspace_object_store::{ObjectStoreFile, Tier};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let memory = Memory::with_limit(64 * MIB)?;
+//! let tier = Tier::open("/var/cache/my-program", 2 * GIB)?; // on local disk, warm after a restart
+//! let object = ObjectStoreFile::open("s3://bucket/data.bin")?; // credentials by the environment
+//! let file = memory.file_options().open_store(tier.store(object)?)?;
+//! println!("{:?}", &file.view(0..4096)?[..16]);
+//! # Ok(()) }
+//! ```
+//!
+//! | type | what it is |
+//! |---|---|
+//! | [`ObjectStoreFile`] | one version of one object, to be read |
+//! | [`NewObject`] | a new object, uploaded by a sync |
+//! | [`Tier`], [`TieredStore`] | a cache on local disk, in front of any store |
+//! | [`RequestLimit`] | a limit on requests in flight for the files of a group, and their counters |
+//! | [`CachedObjectStore`] | an [`object_store::ObjectStore`] whose reads go through the cache |
+//! | [`Runtime`] | the threads of the clients |
+//!
+//! # What owns what
+//!
+//! A [`Memory`](innerspace::Memory) owns the cached blocks, and its limit holds for them. An
+//! [`ObjectStoreFile`] owns no bytes: the body of an answer is copied into the cache's memory piece
+//! by piece, as it arrives. So the process needs, beyond the limit, what the client's connections
+//! buffer (about 0.5 MiB for each request in flight), an upload's four parts (32 MiB, only while
+//! one runs), and the buffers of a tier (16 MiB, and about 1 MiB for each GiB of its size).
+//!
+//! A request in flight owns the memory that it fills, as `docs/protocols/requests.md` tells. It is
+//! a task of the [`Runtime`], and takes no thread while it waits. A plain read waits in the calling
+//! thread.
+//!
+//! # What the version of an object means
+//!
+//! An object is opened at one version: its entity tag, its version id if the bucket has versions,
+//! or, on servers with neither, its length and its time. Every request names that version
+//! (`If-Match`, `versionId`, `If-Unmodified-Since`), and the answer is checked for it as well, for
+//! servers that ignore conditions. A weak tag is only checked. If the object is replaced, reads
+//! that need the server fail with [`StoreError::Changed`](innerspace::store::StoreError::Changed),
+//! from then on without asking again; in a bucket with versions they go on. If it is deleted, they
+//! fail with [`Reason::Deleted`]. Answers of wrong length are tried again, and are errors in the
+//! end.
+//!
+//! How the tier keeps its promises is told in `docs/protocols/object-storage.md`.
+
+#![warn(missing_docs)]
+
+mod cached;
+mod error;
+mod fetch;
+mod file;
+mod limit;
+mod runtime;
+mod tier;
+mod upload;
+mod url;
+
+pub use object_store;
+
+pub use cached::CachedObjectStore;
+pub use error::{Reason, RemoteError};
+pub use file::{ObjectStoreFile, RemoteOptions};
+pub use limit::{RemoteStats, RequestLimit};
+pub use runtime::Runtime;
+pub use tier::{Tier, TierError, TierOptions, TierStats, TieredStore};
+pub use upload::{NewObject, Replace};
