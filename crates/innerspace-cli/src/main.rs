@@ -5,11 +5,14 @@
 //! | `tour` | the six stations, a file each: read these to learn the API |
 //! | `kernel` | the kernel's means for the same tasks; all of the tool's `unsafe` |
 //! | `size` | sizes in the form `16MiB` |
+//! | `remote` | `cat` and `stat` of objects in object storage (feature `remote`) |
 //!
 //! Exit code 0: everything was verified. 1: a claim was not verified, or a step failed. 2: wrong
 //! arguments. 130: interrupted.
 
 mod kernel;
+#[cfg(feature = "remote")]
+mod remote;
 mod size;
 mod tour;
 
@@ -39,6 +42,15 @@ enum Command {
     /// place
     #[command(after_help = EXIT_CODES)]
     Tour(TourArguments),
+    /// Prints an object of S3, Google Cloud Storage, Azure, an HTTP server or a local disk, under a
+    /// limit
+    #[cfg(feature = "remote")]
+    #[command(after_help = remote::URLS)]
+    Cat(remote::CatArguments),
+    /// Prints the size, the time and the version of an object
+    #[cfg(feature = "remote")]
+    #[command(after_help = remote::URLS)]
+    Stat(remote::StatArguments),
     /// The processes that the tour starts of itself, so that the kernel's side has one of its own
     #[command(hide = true, subcommand)]
     Child(tour::Child),
@@ -52,6 +64,10 @@ fn main() -> ExitCode {
     };
     let outcome = match &arguments.command {
         Command::Tour(arguments) => tour::run(arguments),
+        #[cfg(feature = "remote")]
+        Command::Cat(arguments) => remote::cat(arguments),
+        #[cfg(feature = "remote")]
+        Command::Stat(arguments) => remote::stat(arguments),
         Command::Child(child) => child.run().map_err(Failure::Run),
     };
     match outcome {
@@ -76,6 +92,8 @@ fn explain(error: &clap::Error) -> ExitCode {
     let first = first.strip_prefix("error: ").unwrap_or(first);
     let command = match std::env::args_os().nth(1) {
         Some(name) if name == "tour" => "innerspace tour",
+        Some(name) if cfg!(feature = "remote") && name == "cat" => "innerspace cat",
+        Some(name) if cfg!(feature = "remote") && name == "stat" => "innerspace stat",
         _ => "innerspace",
     };
     complain(&format!("{first}; see {command} --help"), 2)

@@ -128,6 +128,6 @@ mod tests {
         }
         assert!(seen[0] == seen[1]);
         make(&path, 0, |_| ()).unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), []);
+        assert_eq!(std::fs::read(&path).unwrap(), b"");
     }
 }
