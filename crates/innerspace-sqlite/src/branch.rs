@@ -27,7 +27,8 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use innerspace::store::{Accepted, Store};
+use innerspace::file::FileAccess;
+use innerspace::store::{Accepted, Store, SyncWhat};
 use innerspace::{FileOpener, PagedFile};
 
 use crate::database::Database;
@@ -56,6 +57,8 @@ pub(crate) struct Branch {
     pub(crate) parent: Arc<Database>,
     pub(crate) moment: Moment,
     spill: FileOpener,
+    /// Where its own pages are, if it has a place of its own.
+    place: Option<Arc<dyn Store>>,
     state: Mutex<State>,
     /// Its journals.
     files: Mutex<HashMap<String, PagedFile>>,
@@ -184,6 +187,7 @@ impl Branches {
 impl Branch {
     pub(crate) fn begin(
         name: &str,
+        place: Option<Arc<dyn Store>>,
         root: &Arc<Database>,
         parent: &Arc<Database>,
         moment: Moment,
@@ -200,6 +204,7 @@ impl Branch {
             parent: parent.clone(),
             moment,
             spill: root.spill.clone(),
+            place,
             state: Mutex::new(state),
             files: Mutex::default(),
             open: Mutex::default(),
@@ -342,7 +347,7 @@ impl Branch {
         let own = self.state().own.clone();
         let own = match own {
             Some(own) => own,
-            None => spill(&self.spill, &self.name)?,
+            None => self.open_own()?,
         };
         for unit in at / UNIT..end.div_ceil(UNIT) {
             let whole = unit * UNIT..(unit + 1) * UNIT;
@@ -361,6 +366,22 @@ impl Branch {
         state.len = state.len.max(end);
         state.own = Some(own);
         Ok(())
+    }
+
+    /// Opens the file of the branch's own pages.
+    fn open_own(&self) -> Outcome<PagedFile> {
+        let Some(place) = &self.place else {
+            return spill(&self.spill, &self.name);
+        };
+        let options = self.spill.clone().access(FileAccess::ReadWrite);
+        let own = options
+            .name(&self.name)
+            .open_store(place.clone())
+            .map_err(|error| Failure::open(&error))?;
+        // What an earlier branch left there is none of this one's.
+        let cut = own.set_len(0);
+        cut.map_err(|error| Failure::file(raw::IOERR_TRUNCATE, &error))?;
+        Ok(own)
     }
 
     fn cut(&self, len: u64) -> Outcome {
@@ -410,6 +431,19 @@ impl Store for Branch {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.cut(len).map_err(as_io)
+    }
+
+    /// Writes the branch's pages to the place of its own, if it has one.
+    fn sync(&self, what: SyncWhat) -> io::Result<()> {
+        let own = self.state().own.clone();
+        let Some(own) = own.filter(|_| self.place.is_some()) else {
+            return Ok(());
+        };
+        let synced = match what {
+            SyncWhat::Data => own.sync_data(),
+            SyncWhat::All => own.sync_all(),
+        };
+        synced.map_err(|error| as_io(Failure::file(raw::IOERR_FSYNC, &error)))
     }
 
     fn accepted(&self) -> Accepted {

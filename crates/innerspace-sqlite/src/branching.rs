@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use innerspace::store::read_exact_or_eof;
+use innerspace::store::{Store, read_exact_or_eof};
 
 use crate::branch::{Branch, Moment, join};
 use crate::database::Database;
@@ -44,9 +44,9 @@ pub(crate) fn answer(
         None => database.clone(),
     };
     match call {
-        BranchCall::Begin(name) => {
+        BranchCall::Begin(name, own) => {
             root.branches.check_new(name)?;
-            begin(name, &root, database, path)?;
+            begin(&New { name, own }, &root, database, path)?;
             Ok(BranchAnswer::Done)
         }
         BranchCall::Changes(name) => {
@@ -70,11 +70,23 @@ pub(crate) fn answer(
     }
 }
 
+/// A branch to be made.
+struct New<'a> {
+    name: &'a str,
+    /// Where its own pages are, if it has a place of its own.
+    own: Option<Arc<dyn Store>>,
+}
+
 /// Makes a branch at the first moment at which that can be.
-fn begin(name: &str, root: &Arc<Database>, parent: &Arc<Database>, path: Option<&Path>) -> Outcome {
+fn begin(
+    new: &New<'_>,
+    root: &Arc<Database>,
+    parent: &Arc<Database>,
+    path: Option<&Path>,
+) -> Outcome {
     let is_in_vain = |failure: &Failure| failure.code != raw::BUSY;
     for _ in 0..TRIES {
-        match try_begin(name, root, parent, path) {
+        match try_begin(new, root, parent, path) {
             Err(failure) if !is_in_vain(&failure) => std::thread::sleep(PAUSE),
             done => return done,
         }
@@ -87,7 +99,7 @@ fn begin(name: &str, root: &Arc<Database>, parent: &Arc<Database>, path: Option<
 }
 
 fn try_begin(
-    name: &str,
+    new: &New<'_>,
     root: &Arc<Database>,
     parent: &Arc<Database>,
     path: Option<&Path>,
@@ -108,10 +120,10 @@ fn try_begin(
     parent.gate.close(|| keep_out(parent, path, has_wal))?;
     let is_writing = parent.gate.is_taken(Writer::Reserved, u64::MAX);
     let begun = parent.gate.with(|kept| match (&kept.index, has_wal) {
-        (Some(index), true) => begin_with_wal(name, root, parent, index),
+        (Some(index), true) => begin_with_wal(new, root, parent, index),
         (None, false) => {
             let is_writing = is_writing == Some(true);
-            begin_with_journal(name, root, parent, kept, is_writing)
+            begin_with_journal(new, root, parent, kept, is_writing)
         }
         // Connections changed the journal mode while there are branches.
         _ => Err(Failure::new(
@@ -183,7 +195,7 @@ fn keep_out(parent: &Database, path: Option<&Path>, has_wal: bool) -> Outcome<Ke
 /// Begins a branch of a database with a rollback journal: nobody is changing the file, and none of
 /// its changes is left to be undone.
 fn begin_with_journal(
-    name: &str,
+    new: &New<'_>,
     root: &Arc<Database>,
     parent: &Arc<Database>,
     kept: &Kept,
@@ -216,7 +228,7 @@ fn begin_with_journal(
             change: None,
         };
         drop(history);
-        Branch::begin(name, root, parent, moment)
+        Branch::begin(new.name, new.own.clone(), root, parent, moment)
     });
     kept.locks.release(shared).map_err(failed)?;
     begun
@@ -260,7 +272,7 @@ pub(crate) fn check_end(parent: &Database) {
 
 /// Begins a branch of a database with a WAL, at its last committed transaction.
 fn begin_with_wal(
-    name: &str,
+    new: &New<'_>,
     root: &Arc<Database>,
     parent: &Arc<Database>,
     index: &Index,
@@ -288,7 +300,7 @@ fn begin_with_wal(
         change: Some(state.change),
     };
     drop(history);
-    Branch::begin(name, root, parent, moment)
+    Branch::begin(new.name, new.own.clone(), root, parent, moment)
 }
 
 /// Returns the WAL as it is since it last started over.

@@ -3,6 +3,9 @@
 use std::collections::BTreeSet;
 use std::ffi::c_int;
 use std::ptr::NonNull;
+use std::sync::Arc;
+
+use innerspace::store::Store;
 
 use crate::error::{Failure, Outcome};
 use crate::ffi::raw;
@@ -29,10 +32,10 @@ pub(crate) enum Control<'a> {
 }
 
 /// What is done with the branches of a database.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 pub(crate) enum BranchCall<'a> {
-    /// Makes a branch.
-    Begin(&'a str),
+    /// Makes a branch. The store, if there is one, is where its own pages are.
+    Begin(&'a str, Option<Arc<dyn Store>>),
     /// Returns the pages that a branch has changed.
     Changes(&'a str),
     /// Ends a branch.

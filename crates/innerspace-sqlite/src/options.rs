@@ -4,6 +4,7 @@ use std::ffi::{CString, c_int};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use innerspace::store::Store;
 use innerspace::{Memory, MemoryError};
 
 use crate::NAME;
@@ -244,7 +245,25 @@ impl Vfs {
     /// [`BranchError`]: no such database, or a name that is taken or bad; or another connection is
     /// writing for more than a second.
     pub fn branch(&self, path: impl AsRef<Path>, name: &str) -> Result<(), BranchError> {
-        self.call(path.as_ref(), BranchCall::Begin(name)).map(drop)
+        self.call(path.as_ref(), BranchCall::Begin(name, None))
+            .map(drop)
+    }
+
+    /// Makes a branch whose own pages are in `store`: as far as the memory has no room for them,
+    /// and at each commit of the branch. The store is cut to nothing at the branch's first write,
+    /// and must not be used by others as long as the branch lives. It serves a branch that needs a
+    /// disk, a quota or a failure of its own; it is no database, and cannot be opened again.
+    ///
+    /// # Errors
+    /// Those of [`Vfs::branch`]. If the store fails, the branch's calls fail, and nobody else's.
+    pub fn branch_in(
+        &self,
+        path: impl AsRef<Path>,
+        name: &str,
+        store: impl Store,
+    ) -> Result<(), BranchError> {
+        let call = BranchCall::Begin(name, Some(Arc::new(store)));
+        self.call(path.as_ref(), call).map(drop)
     }
 
     /// Returns the names of a database's branches, and of their branches, in order.

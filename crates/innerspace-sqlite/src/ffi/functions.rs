@@ -181,7 +181,7 @@ unsafe extern "C" fn stats(call: *mut Opaque, count: c_int, arguments: *mut *mut
 /// `innerspace_branch(name)`: makes a branch of the main database, and returns its name.
 unsafe extern "C" fn begin(call: *mut Opaque, count: c_int, arguments: *mut *mut Opaque) {
     let compute = |call: &Call| {
-        call.main(BranchCall::Begin(&call.argument))?;
+        call.main(BranchCall::Begin(&call.argument, None))?;
         Ok(call.argument.clone())
     };
     // SAFETY: the arguments are SQLite's.

@@ -207,7 +207,7 @@ unsafe extern "C" fn file_control(
                 BRANCH => {
                     let call = of::<CallOfBranch<'_>>(argument);
                     call.vfs = app.name.clone();
-                    call.answer = file.branch(call.call);
+                    call.answer = file.branch(call.call.clone());
                     return Ok(raw::OK);
                 }
                 _ => return Ok(raw::NOTFOUND),

@@ -1,10 +1,12 @@
 //! Branches: each has the parent as of its moment, whatever the parent and the others do.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use innerspace::Memory;
 use innerspace::store::faulty::{Failure, Fault, OperationKind, Rule};
+use innerspace::store::{FaultyStore, MemoryStore};
 use innerspace_sqlite::BranchError;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
@@ -426,4 +428,38 @@ fn a_parent_that_cannot_end_its_transaction_loses_its_branches() {
     call(&parent, "discard", "one").unwrap();
     call(&parent, "branch", "two").unwrap();
     assert_eq!(verify(&open("data.db/branch:two")), 2);
+}
+
+/// The disk of one branch fails: its calls fail, and nobody else's.
+#[test]
+fn a_branch_with_a_disk_of_its_own_fails_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.db");
+    let connection = parent("DELETE", &path);
+    transact(&connection, "parent").unwrap();
+    let disk = Arc::new(FaultyStore::new(MemoryStore::new()));
+    vfs().branch_in(&path, "own", disk.clone()).unwrap();
+    vfs().branch(&path, "other").unwrap();
+    let (own, other) = (open_branch(&path, "own"), open_branch(&path, "other"));
+    assert_eq!(transact(&own, "own").unwrap(), 2);
+    assert!(
+        disk.inner().to_vec().iter().any(|byte| *byte != 0),
+        "a commit writes the branch's pages to its disk"
+    );
+    disk.add(
+        Rule::new(Fault::Fail(Failure::Io))
+            .on(&[OperationKind::Write, OperationKind::Sync])
+            .forever(),
+    );
+    let failed = transact(&own, "own").unwrap_err();
+    assert_eq!(
+        failed.sqlite_error_code(),
+        Some(ErrorCode::SystemIoFailure),
+        "{failed}"
+    );
+    assert_eq!(transact(&other, "other").unwrap(), 2);
+    assert_eq!(transact(&connection, "parent").unwrap(), 2);
+    assert_eq!((verify(&other), verify(&connection)), (2, 2));
+    disk.heal();
+    assert_eq!(verify(&own), 2);
 }
