@@ -1,0 +1,148 @@
+"""Opening a file as an array: dtype, shape, and what the file has to have."""
+
+import operator
+import os
+
+import numpy as np
+
+from ._errors import file_error
+from ._file import File
+
+_EINVAL = 22
+_MODES = {
+    "r": "r",
+    "readonly": "r",
+    "r+": "r+",
+    "readwrite": "r+",
+    "w+": "w+",
+    "write": "w+",
+}
+
+
+def checked_dtype(dtype):
+    """Returns the dtype, if its elements are plain bytes."""
+    dtype = np.dtype(dtype)
+    if dtype.hasobject:
+        raise ValueError(f"dtype {dtype} has Python objects in it, which a file cannot hold")
+    if dtype.itemsize == 0:
+        raise ValueError(f"elements of dtype {dtype} have no bytes")
+    if dtype.subdtype is not None:
+        raise ValueError(f"dtype {dtype} is an array itself; give its dimensions in the shape")
+    return dtype
+
+
+def checked_mode(mode):
+    """Returns one of 'r', 'r+' and 'w+'."""
+    if mode in ("c", "copyonwrite"):
+        raise ValueError(
+            "mode 'c' is not supported: open with 'r' and copy what is to be changed, or map the file "
+            "privately in a Space"
+        )
+    if mode not in _MODES:
+        raise ValueError(f"mode must be one of 'r', 'r+', 'w+' (got {mode!r})")
+    return _MODES[mode]
+
+
+def _checked_shape(shape):
+    if hasattr(shape, "__index__"):
+        shape = (shape,)
+    shape = tuple(map(operator.index, shape))
+    if any(length < 0 for length in shape):
+        raise ValueError(f"shape {shape} has a negative length")
+    return shape
+
+
+def _strides(shape, itemsize, order):
+    if order not in ("C", "F"):
+        raise ValueError(f"order must be 'C' or 'F' (got {order!r})")
+    strides = [0] * len(shape)
+    axes = range(len(shape)) if order == "F" else reversed(range(len(shape)))
+    for axis in axes:
+        strides[axis] = itemsize
+        itemsize *= max(shape[axis], 1)
+    return tuple(strides)
+
+
+def _size(shape, itemsize):
+    for length in shape:
+        itemsize *= length
+    return itemsize
+
+
+def open_array(memory, path, dtype, shape, mode, offset, order, group, block):
+    """Returns the parts of an `Array`, for the arguments of `numpy.memmap`."""
+    dtype, mode = checked_dtype(dtype), checked_mode(mode)
+    offset = operator.index(offset)
+    if offset < 0:
+        raise ValueError(f"offset {offset} is negative")
+    if mode == "w+" and shape is None:
+        raise ValueError("shape must be given if mode == 'w+'")
+    shape = None if shape is None else _checked_shape(shape)
+    _strides(shape or (), 1, order)
+    if isinstance(path, File):
+        raw, path = path._open(), path.name
+        if mode != "r" and not raw.writable:
+            raise ValueError(f"{path} is open for reading only; open it with 'r+'")
+    else:
+        raw, _ = memory._open_raw(path, mode, group, block)
+    path = os.path.abspath(os.fsdecode(path))
+    length = raw.size()
+    if shape is None:
+        if length < offset or (length - offset) % dtype.itemsize:
+            raise ValueError(
+                f"{path}: {length} bytes, less an offset of {offset}, are not a whole number of "
+                f"elements of {dtype.itemsize} bytes"
+            )
+        shape = ((length - offset) // dtype.itemsize,)
+    wanted = offset + _size(shape, dtype.itemsize)
+    if wanted > 1 << 62:
+        raise ValueError(f"shape {shape} of {dtype} is larger than the largest file")
+    if length < wanted:
+        if mode == "r":
+            raise ValueError(
+                f"{path} has {length} bytes, and an array of shape {shape} and dtype {dtype} at offset "
+                f"{offset} needs {wanted}"
+            )
+        raw.set_len(wanted)
+    if mode == "w+" and not raw.size():
+        raw.set_len(1)
+    elif mode == "r" and not length:
+        raise ValueError(f"cannot use an empty file: {path}")
+    strides = _strides(shape, dtype.itemsize, order)
+    return raw, memory, path, mode, dtype, shape, strides, offset, offset
+
+
+def open_npy(memory, path, mode, group, block):
+    """Returns the parts of an `Array`, for a file in the .npy format."""
+    mode = checked_mode(mode)
+    if mode == "w+":
+        raise ValueError("an .npy file is opened with 'r' or 'r+'; numpy.save makes one")
+    raw, _ = memory._open_raw(path, mode, group, block)
+    path = os.path.abspath(os.fsdecode(path))
+    with File(raw, memory, mode, name=path) as file:
+        try:
+            version = np.lib.format.read_magic(file)
+            read = {
+                (1, 0): np.lib.format.read_array_header_1_0,
+                (2, 0): np.lib.format.read_array_header_2_0,
+            }.get(version)
+            if read is None:
+                read = _read_later_header
+            shape, is_fortran, dtype = read(file)
+        except ValueError as error:
+            raise file_error(_EINVAL, f"not a file in the .npy format: {error}", path, 0) from error
+        offset = file.tell()
+    dtype = checked_dtype(dtype)
+    wanted = offset + _size(shape, dtype.itemsize)
+    if raw.size() < wanted:
+        raise file_error(
+            _EINVAL, f"its header promises {wanted} bytes, and it has {raw.size()}", path, raw.size()
+        )
+    strides = _strides(shape, dtype.itemsize, "F" if is_fortran else "C")
+    return raw, memory, path, mode, dtype, tuple(shape), strides, offset, offset
+
+
+def _read_later_header(file):
+    # Version 3.0 has the header of 2.0 in UTF-8; numpy has no public function for it.
+    module = getattr(np.lib, "_format_impl", np.lib.format)
+    return module._read_array_header(file, version=(3, 0))

@@ -1,0 +1,41 @@
+//! The native half of the Python package `innerspace`: files, views and strided copies.
+//!
+//! Python has the shapes: file objects, the rules of indexing, the exceptions. This crate moves the
+//! bytes.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `detached` | values that are dropped with the interpreter's lock released |
+//! | `errors` | the library's errors as Python's exceptions |
+//! | `buffers` | the memory of a Python object, as bytes to read or to fill |
+//! | `memory` | `RawMemory`, `RawGroup` |
+//! | `file` | `RawFile`: reads and writes at an offset |
+//! | `view` | `View`: the buffer protocol over a view of the library |
+//! | `strided` | the elements of an array, gathered from a file and scattered to it |
+//!
+//! **The interpreter's lock** is released in each call that may wait: for a disk, for memory, for
+//! another thread, or for a store that is itself written in Python. Dropping a file or a view may
+//! wait too.
+//!
+//! **Signals.** A long transfer is made in pieces. Python's handlers run between two of them, so an
+//! interrupt ends it.
+
+mod buffers;
+mod detached;
+mod errors;
+mod file;
+mod memory;
+mod strided;
+mod view;
+
+use pyo3::prelude::*;
+
+/// The extension module `innerspace._native`.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<memory::RawMemory>()?;
+    module.add_class::<memory::RawGroup>()?;
+    module.add_class::<file::RawFile>()?;
+    module.add_class::<view::View>()?;
+    Ok(())
+}
