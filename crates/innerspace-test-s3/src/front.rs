@@ -229,6 +229,8 @@ impl Answer {
                 std::future::pending::<()>().await;
             }
             if left == 0 {
+                // An error drops what is not sent yet. It is sent while the body has nothing more.
+                tokio::time::sleep(Duration::from_millis(20)).await;
                 let cut: Cause = "cut".into();
                 return Some((Err(cut), (data, in_flight, left)));
             }
