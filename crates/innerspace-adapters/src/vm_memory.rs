@@ -56,7 +56,7 @@ pub fn guest_memory(
     for (host, len) in pin.pieces() {
         regions.push(PinnedRegion {
             start,
-            host: AtomicPtr::new(host),
+            host: AtomicPtr::new(host.as_ptr()),
             len,
             _pin: pin.clone(),
         });

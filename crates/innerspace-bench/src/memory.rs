@@ -127,9 +127,7 @@ fn files(memory: &Memory, group: &Group, rows: &mut Rows) -> Result<(), Box<dyn 
     row(rows, group, "direct file", |_| Ok(direct()?))?;
     let file = direct()?;
     file.set_len(MIB)?;
-    row(rows, group, "pin of a direct file", |_| {
-        Ok(file.pin_raw(0..8)?)
-    })?;
+    row(rows, group, "pin of a direct file", |_| Ok(file.pin(0..8)?))?;
     row(rows, group, "future of a direct file", |_| {
         let task: Task<(), DaxError> = file.defer(DaxFile::sync_all);
         Ok(begin(task))

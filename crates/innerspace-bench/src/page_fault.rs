@@ -18,7 +18,7 @@ use std::error::Error;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use innerspace::{MIB, Map, Space, space::Advice};
+use innerspace::{MIB, Map, Space};
 
 use crate::access::{Clock, together};
 use crate::harness::{
@@ -200,7 +200,7 @@ fn ours(space: &Space, work: Work) -> Outcome {
                 stored.map_err(|fault| fault.to_string())
             }),
             Step::GiveBack => {
-                let given = space.advise(part, work.part(), Advice::DontNeed);
+                let given = space.discard(part, work.part());
                 given.map_err(|error| error.to_string())
             }
         }

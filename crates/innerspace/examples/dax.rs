@@ -19,9 +19,9 @@ fn add(memory: &Memory, table: &DaxFile, numbers: &[u64]) -> Result<()> {
     let stats = space.stats();
     println!(
         "a counter of each page read, sum {total}: resident {} pages",
-        stats.pages.resident
+        stats.pages.resident.0
     );
-    assert_eq!(stats.pages.resident, 0);
+    assert_eq!(stats.pages.resident.0, 0);
     for number in numbers {
         let place = at + number * 8;
         let count: u64 = accessor.load(place)?;

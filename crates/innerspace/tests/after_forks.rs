@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use innerspace::store::MemoryStore;
 use innerspace::{
-    MIB, Map, Memory, PAGE_SIZE, Threads, VirtAddr,
-    file::FileAccess,
-    space::{Advice, Protection},
+    MIB, Map, Memory, PAGE_SIZE, Threads, VirtAddr, file::FileAccess, space::Protection,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -54,7 +52,7 @@ fn left_after_dropping(
 
 #[test]
 fn borrowed_pages_that_are_dropped_after_the_fork_has_ended_are_given_back() {
-    let zap = |space: &innerspace::Space, at| space.advise(at, MIB, Advice::DontNeed).unwrap();
+    let zap = |space: &innerspace::Space, at| space.discard(at, MIB).unwrap();
     let alone = left_after_dropping(Sharer::None, zap);
     let forked = left_after_dropping(Sharer::Fork, zap);
     assert_eq!(

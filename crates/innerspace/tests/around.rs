@@ -71,20 +71,20 @@ fn a_load_maps_the_cached_pages_around_it_and_uses_its_own_alone() {
     let file = cached(&memory, 40, PAGE);
     let (space, at) = with_neighbours(&memory, &file);
     let now = pages(&space);
-    assert_eq!((now.file, now.referenced, now.writable), (16, 1, 0));
+    assert_eq!((now.file.0, now.referenced.0, now.writable.0), (16, 1, 0));
     assert_eq!(around(&memory), 15);
     let reads = file.stats().store_reads;
     for page in 16..32 {
         assert_eq!(load(&space, at + page * PAGE), Ok(page as u8 + 1));
     }
     let now = pages(&space);
-    assert_eq!((now.file, now.referenced), (16, 16));
+    assert_eq!((now.file.0, now.referenced.0), (16, 16));
     assert_eq!((around(&memory), file.stats().store_reads), (15, reads));
     // The marks of use are cleared, and the mappings stay.
     space.advise(at, 40 * PAGE, Advice::Cold).unwrap();
     assert_eq!(load(&space, at + 17 * PAGE), Ok(18));
     let now = pages(&space);
-    assert_eq!((now.file, now.referenced), (16, 1));
+    assert_eq!((now.file.0, now.referenced.0), (16, 1));
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn no_page_is_mapped_beyond_the_mapping_its_protection_the_leaf_or_the_file() {
         .map(Map::file(&file).range(18 * PAGE..23 * PAGE))
         .unwrap();
     assert_eq!(load(&space, part + PAGE), Ok(20));
-    assert_eq!(pages(&space).file, 5, "the mapping");
+    assert_eq!(pages(&space).file.0, 5, "the mapping");
     space.unmap(part, 5 * PAGE).unwrap();
 
     let at = VirtAddr(16 * MIB);
@@ -105,7 +105,7 @@ fn no_page_is_mapped_beyond_the_mapping_its_protection_the_leaf_or_the_file() {
         .protect(at + 4 * PAGE, PAGE, Protection::NONE)
         .unwrap();
     assert_eq!(load(&space, at + 2 * PAGE), Ok(3));
-    assert_eq!(pages(&space).file, 4, "up to what is forbidden");
+    assert_eq!(pages(&space).file.0, 4, "up to what is forbidden");
     assert_eq!(load(&space, at + 4 * PAGE), Err(FaultKind::Forbidden));
     space.unmap(at, 40 * PAGE).unwrap();
 
@@ -113,16 +113,16 @@ fn no_page_is_mapped_beyond_the_mapping_its_protection_the_leaf_or_the_file() {
     let at = VirtAddr(18 * MIB - 3 * PAGE);
     space.map(Map::file(&file).at(at)).unwrap();
     assert_eq!(load(&space, at), Ok(1));
-    assert_eq!(pages(&space).file, 3, "the leaf");
+    assert_eq!(pages(&space).file.0, 3, "the leaf");
     assert_eq!(load(&space, at + 3 * PAGE), Ok(4));
-    assert_eq!(pages(&space).file, 3 + 16);
+    assert_eq!(pages(&space).file.0, 3 + 16);
     space.unmap(at, 40 * PAGE).unwrap();
 
     for block in [PAGE, 64 * KIB] {
         let file = cached(&memory, 5, block);
         let at = space.map(Map::file(&file).range(..8 * PAGE)).unwrap();
         assert_eq!(load(&space, at + 2 * PAGE), Ok(3));
-        assert_eq!(pages(&space).file, 5, "the file, in blocks of {block}");
+        assert_eq!(pages(&space).file.0, 5, "the file, in blocks of {block}");
         assert_eq!(load(&space, at + 5 * PAGE), Err(FaultKind::PastEnd));
         space.unmap(at, 8 * PAGE).unwrap();
     }
@@ -138,12 +138,12 @@ fn pages_of_large_blocks_are_mapped_with_their_own_block_and_the_next() {
         let map = Map::file(&file).range(PAGE..);
         let at = space.map(map.at(VirtAddr(MIB))).unwrap();
         assert_eq!(load(&space, at + 20 * PAGE), Ok(22));
-        assert_eq!(pages(&space).file, 16, "in blocks of {block}");
+        assert_eq!(pages(&space).file.0, 16, "in blocks of {block}");
         for page in 16..32 {
             assert_eq!(load(&space, at + page * PAGE), Ok(page as u8 + 2));
         }
         assert_eq!(file.evict(..).unwrap().0, 64, "no count is left over");
-        assert_eq!(pages(&space).file, 0);
+        assert_eq!(pages(&space).file.0, 0);
         drop((space, file));
         memory.validate();
     }
@@ -156,7 +156,7 @@ fn what_is_not_cached_is_left_and_not_read() {
     file.evict(18 * PAGE..20 * PAGE).unwrap();
     let reads = file.stats().store_reads;
     let (space, at) = with_neighbours(&memory, &file);
-    assert_eq!(pages(&space).file, 14);
+    assert_eq!(pages(&space).file.0, 14);
     assert_eq!(file.stats().store_reads, reads);
     assert_eq!(load(&space, at + 18 * PAGE), Ok(19));
     assert!(file.stats().store_reads > reads);
@@ -219,7 +219,7 @@ fn a_neighbour_goes_with_its_mapping() {
     }
     let figures = |space: &Space| {
         let now = pages(space);
-        (now.file, now.referenced)
+        (now.file.0, now.referenced.0)
     };
     assert_eq!(figures(&space), (16, 5));
 
@@ -264,7 +264,7 @@ fn a_neighbour_goes_with_its_mapping() {
     assert_eq!(file.stats().dirty.0, 1);
     assert_eq!(load(&child, at + 24 * PAGE), Ok(200));
     assert_eq!(load_by(&mut b, at + 24 * PAGE), Ok(200));
-    space.advise(at, 8 * PAGE, Advice::DontNeed).unwrap();
+    space.discard(at, 8 * PAGE).unwrap();
     drop((a, b, child, space, file));
     memory.validate();
     assert_eq!(memory.root_group().usage(), 0);
@@ -331,7 +331,7 @@ fn a_neighbour_that_is_being_read_is_not_waited_for() {
         assert_eq!(load(&space, at + page * PAGE), Ok(page as u8 + 1));
     }
     assert_eq!(around(&memory), 0, "read at random");
-    space.advise(at, 40 * PAGE, Advice::DontNeed).unwrap();
+    space.discard(at, 40 * PAGE).unwrap();
     space.advise(at, 40 * PAGE, Advice::Normal).unwrap();
     let other = space.clone();
     let reading = thread::spawn(move || load(&other, at + 21 * PAGE));
@@ -347,9 +347,9 @@ fn an_invalidation_leaves_other_pages_mapped() {
     let memory = memory();
     let file = cached(&memory, 64, PAGE);
     let (space, _) = with_neighbours(&memory, &file);
-    let mapped = pages(&space).file;
+    let mapped = pages(&space).file.0;
     file.invalidate(20 * PAGE..21 * PAGE).unwrap();
-    assert_eq!(pages(&space).file, mapped - 1);
+    assert_eq!(pages(&space).file.0, mapped - 1);
 }
 
 #[test]
@@ -361,9 +361,9 @@ fn a_hole_that_is_read_at_random_is_mapped_alone() {
     let at = space.map(Map::file(&file)).unwrap();
     space.advise(at, 32 * PAGE, Advice::Random).unwrap();
     assert_eq!(load(&space, at + 20 * PAGE), Ok(0));
-    assert_eq!(pages(&space).zero, 1);
+    assert_eq!(pages(&space).zero.0, 1);
     assert_eq!(load(&space, at + 40 * PAGE), Ok(0));
-    assert_eq!(pages(&space).zero, 17);
+    assert_eq!(pages(&space).zero.0, 17);
 }
 
 #[test]
@@ -384,7 +384,7 @@ fn advice_says_what_is_read_ahead_and_mapped_around() {
         assert_eq!(load(&space, at + page * PAGE), Ok(page as u8 + 1));
     }
     assert_eq!((ahead(), around(&memory)), (0, 0), "at random");
-    assert_eq!(pages(&space).file, 8);
+    assert_eq!(pages(&space).file.0, 8);
 
     space
         .advise(at + 8 * PAGE, 4 * PAGE, Advice::Sequential)

@@ -184,9 +184,7 @@ fn each_access_has_such_a_form_and_sessions_have_them_too() {
         };
     }
     all!(&mut a);
-    space
-        .advise(own, 64 * PAGE, innerspace::space::Advice::DontNeed)
-        .unwrap();
+    space.discard(own, 64 * PAGE).unwrap();
     a.session(|a| {
         all!(a);
     });

@@ -98,7 +98,7 @@ fn a_misaligned_address_is_an_error_that_names_it() {
             assert_eq!(fault.address(), at);
         }
     }
-    assert_eq!(space.stats().pages.resident, 0, "nothing was touched");
+    assert_eq!(space.stats().pages.resident.0, 0, "nothing was touched");
 }
 
 #[test]

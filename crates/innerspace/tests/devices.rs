@@ -101,7 +101,7 @@ fn each_access_is_one_call_with_its_width_and_place() {
     space.unmap(at, PAGE).unwrap();
     a.load::<u8>(at + PAGE + 5).unwrap();
     assert_eq!(calls.take(), ["load 1 at 0x1005"]);
-    assert_eq!(space.stats().pages.resident, 0);
+    assert_eq!(space.stats().pages.resident.0, 0);
     let info = space.mapping_at(at + PAGE).unwrap();
     let kind = innerspace::space::MappingKind::Device;
     assert_eq!((info.kind, info.file, info.offset), (kind, None, PAGE));
@@ -379,8 +379,9 @@ impl Device for Nosy {
         refused(protected.err(), "protect", *at, PAGE);
         let moved = space.remap(*at, PAGE, 2 * PAGE, Remap::InPlace);
         refused(moved.err(), "remap", *at, PAGE);
-        let advised = space.advise(*at, PAGE, Advice::DontNeed);
+        let advised = space.advise(*at, PAGE, Advice::Cold);
         refused(advised.err(), "advise", *at, PAGE);
+        refused(space.discard(*at, PAGE).err(), "discard", *at, PAGE);
         refused(space.lock(*at, PAGE).err(), "lock", *at, PAGE);
         let pinned = space.pin(*at, PAGE, AtFork::Copy);
         refused(pinned.err(), "pin", *at, PAGE);
@@ -461,9 +462,7 @@ fn a_page_that_was_fetched_from_counts_its_writes() {
         .protect(at, PAGE, Protection::READ | Protection::EXECUTE)
         .unwrap();
     check(&mut page, &mut a, "another protection");
-    space
-        .advise(at, PAGE, innerspace::space::Advice::DontNeed)
-        .unwrap();
+    space.discard(at, PAGE).unwrap();
     check(&mut page, &mut a, "new zeros");
     space.unmap(at, PAGE).unwrap();
     assert!(!page.is_current());

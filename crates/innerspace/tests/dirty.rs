@@ -11,7 +11,7 @@ use innerspace::{
     Accessor, KIB, MIB, MINIMUM_LIMIT, Map, Memory, PAGE_SIZE, PagedFile, Space, Threads, VirtAddr,
     dax::{DaxDevice, HoleWrites},
     file::FileAccess,
-    space::{Advice, Device, DeviceError, Protection, Snapshot, SpaceError},
+    space::{Device, DeviceError, Protection, Snapshot, SpaceError},
 };
 use proptest::prelude::*;
 
@@ -157,11 +157,7 @@ impl World {
                 self.changed(page);
             }
             Op::Drop(page) => {
-                if self
-                    .space
-                    .advise(place(page), PAGE, Advice::DontNeed)
-                    .is_ok()
-                {
+                if self.space.discard(place(page), PAGE).is_ok() {
                     self.changed(page);
                 }
             }

@@ -1,7 +1,7 @@
 //! Requests that a limit refuses while a group is over it, and pages that a cut may take.
 
 use innerspace::store::{MemoryStore, Store};
-use innerspace::{MIB, Map, Memory, PAGE_SIZE, Threads, file::FileAccess, space::Advice};
+use innerspace::{MIB, Map, Memory, PAGE_SIZE, Threads, file::FileAccess};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -26,7 +26,7 @@ fn requests_are_refused_until_usage_is_under_a_lowered_limit() {
     let give_back = |pages: std::ops::Range<u64>| {
         for page in pages {
             let at = own + page * PAGE;
-            space.advise(at, PAGE, Advice::DontNeed).unwrap();
+            space.discard(at, PAGE).unwrap();
         }
     };
     give_back(0..60);

@@ -21,7 +21,7 @@ fn memory_of(limit: u64) -> Memory {
 #[test]
 fn what_a_region_gets_is_zeros() {
     let space = memory_of(4 * MIB).create_space().unwrap();
-    let mut heap = space.region(64 * PAGE).unwrap();
+    let heap = space.create_region(64 * PAGE).unwrap();
     heap.set_len(2 * PAGE).unwrap();
     let mut a = space.accessor().unwrap();
     let second = heap.start() + PAGE;
@@ -37,7 +37,7 @@ fn what_a_region_gets_is_zeros() {
 #[test]
 fn a_region_does_not_take_what_is_mapped_where_its_reserve_was() {
     let space = memory_of(4 * MIB).create_space().unwrap();
-    let mut heap = space.region(64 * PAGE).unwrap();
+    let heap = space.create_region(64 * PAGE).unwrap();
     heap.set_len(8 * PAGE).unwrap();
     space.unmap(heap.start() + 32 * PAGE, 32 * PAGE).unwrap();
     let other = space
@@ -101,7 +101,7 @@ fn a_region_does_not_grow_over_what_is_mapped_behind_its_reserve() {
         .file_options()
         .open_store(MemoryStore::from_bytes(&[5; 16 << 10]))
         .unwrap();
-    let mut heap = space.region(64 * PAGE).unwrap();
+    let heap = space.create_region(64 * PAGE).unwrap();
     heap.set_len(8 * PAGE).unwrap();
     space.unmap(heap.start() + 32 * PAGE, 32 * PAGE).unwrap();
     let other = space
@@ -126,7 +126,7 @@ fn a_region_that_cannot_grow_keeps_what_it_was_protected_from() {
         .file_options()
         .open_store(MemoryStore::from_bytes(&[5; 16 << 10]))
         .unwrap();
-    let mut heap = space.region(64 * PAGE).unwrap();
+    let heap = space.create_region(64 * PAGE).unwrap();
     heap.set_len(8 * PAGE).unwrap();
     let mut a = space.accessor().unwrap();
     a.store(heap.start() + 7 * PAGE, 3_u8).unwrap();
@@ -148,7 +148,7 @@ fn a_region_that_cannot_grow_keeps_what_it_was_protected_from() {
 fn a_region_with_locked_pages_grows_over_what_it_was_protected_from() {
     let memory = memory_of(4 * MIB);
     let space = memory.create_space().unwrap();
-    let mut heap = space.region(64 * PAGE).unwrap();
+    let heap = space.create_region(64 * PAGE).unwrap();
     heap.set_len(2 * PAGE).unwrap();
     space.lock(heap.start(), 2 * PAGE).unwrap();
     space
@@ -171,7 +171,7 @@ fn space_with_mappings(memory: &Memory, mappings: u64) -> (Space, Region) {
         let apart = VirtAddr((16 + 2 * number) * PAGE);
         space.map(Map::file(&file).at(apart)).unwrap();
     }
-    let heap = space.region(128 * PAGE).unwrap();
+    let heap = space.create_region(128 * PAGE).unwrap();
     (space, heap)
 }
 
@@ -191,7 +191,7 @@ fn a_lock_that_fails_in_a_full_group_locks_nothing() {
     let mut came_to_pages = 0;
     for mappings in 0..96 {
         let memory = memory_of(4 * MIB);
-        let (space, mut heap) = space_with_mappings(&memory, mappings);
+        let (space, heap) = space_with_mappings(&memory, mappings);
         heap.set_len(96 * PAGE).unwrap();
         for page in [16, 48, 80] {
             let part = heap.start() + page * PAGE;
@@ -217,7 +217,7 @@ fn a_lock_that_fails_in_a_full_group_locks_nothing() {
 fn a_region_that_cannot_grow_in_a_full_group_is_as_it_was() {
     for kept in [0, 4] {
         let memory = memory_of(4 * MIB);
-        let (space, mut heap) = space_with_mappings(&memory, 0);
+        let (space, heap) = space_with_mappings(&memory, 0);
         heap.set_len(8 * PAGE).unwrap();
         let mut a = space.accessor().unwrap();
         (0..8).for_each(|page| a.store(heap.start() + page * PAGE, page + 1).unwrap());
@@ -232,7 +232,7 @@ fn a_region_that_cannot_grow_in_a_full_group_is_as_it_was() {
         let full = fill(&child);
         let shape = |space: &Space| {
             let mappings = space.stats().mappings.into_iter();
-            let shape = mappings.map(|it| (it.start, it.end, it.protection, it.pages.resident));
+            let shape = mappings.map(|it| (it.start, it.end, it.protection, it.pages.resident.0));
             shape.collect::<Vec<_>>()
         };
         let before = shape(&space);

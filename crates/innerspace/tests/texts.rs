@@ -155,7 +155,11 @@ fn a_space_prints_its_mappings_in_the_manner_of_smaps() {
     assert_eq!(stats.mappings[1].offset, PAGE);
     let _child = space.fork().unwrap();
     let pages = space.stats().pages;
-    assert_eq!((pages.own, pages.shared), (0, 2), "a fork shares all of it");
+    assert_eq!(
+        (pages.own.0, pages.shared.0),
+        (0, 2),
+        "a fork shares all of it"
+    );
 }
 
 #[cfg(feature = "serde")]

@@ -98,6 +98,6 @@ fn a_mapping_that_goes_while_its_fault_waits_is_not_found() {
         waiter.join().unwrap(),
         Err(innerspace::space::FaultKind::NotMapped)
     );
-    assert_eq!(space.stats().pages.resident, 0);
+    assert_eq!(space.stats().pages.resident.0, 0);
     space.validate();
 }

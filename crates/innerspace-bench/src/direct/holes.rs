@@ -186,7 +186,7 @@ impl Holes {
     fn resident_at(&self, at: VirtAddr) -> Result<u64, Box<dyn Error>> {
         let stats = self.space.stats();
         let of = stats.mappings.iter().find(|mapping| mapping.start == at);
-        Ok(of.ok_or("the mapping is gone")?.pages.resident * PAGE as u64)
+        Ok(of.ok_or("the mapping is gone")?.pages.resident.0 * PAGE as u64)
     }
 
     fn resident(&self) -> Row<'_> {
@@ -227,7 +227,7 @@ impl Holes {
             }
             Ok(Sample {
                 operations: self.pages,
-                total: pages * PAGE as u64,
+                total: pages.bytes(),
             })
         };
         Row {

@@ -10,7 +10,7 @@ mod charging;
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use innerspace::{MIB, Map, space::Advice};
+use innerspace::{MIB, Map};
 
 use self::charging::{Charging, Frames};
 use crate::access::{Clock, together};
@@ -157,7 +157,7 @@ fn depths(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
                     for page in 0..PAGES {
                         accessor.store(at + page * PAGE as u64, 1_u8)?;
                     }
-                    space.advise(at, bytes, Advice::DontNeed)?;
+                    space.discard(at, bytes)?;
                 }
                 Ok(())
             })

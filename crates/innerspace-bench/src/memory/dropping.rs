@@ -62,7 +62,7 @@ fn direct_files(memory: &Memory, group: &Group, kinds: &mut Kinds) -> Result<(),
     kinds.add("direct files", |_| Ok(direct()?))?;
     let file = direct()?;
     file.set_len(MIB)?;
-    kinds.add("pins of a direct file", |_| Ok(file.pin_raw(0..8)?))?;
+    kinds.add("pins of a direct file", |_| Ok(file.pin(0..8)?))?;
     kinds.add("futures of a direct file", |_| {
         let task: Task<(), DaxError> = file.defer(DaxFile::sync_all);
         Ok(begin(task))

@@ -106,6 +106,7 @@ pub(crate) use index::spare_nodes::SpareNodes;
 pub(crate) use map::fault::{FaultKind, FaultPage, Hole, LockedBlock};
 pub(crate) use map::fault_around::FaultAround;
 pub(crate) use map::mappers::{MapperId, MapperList, Mappers, Revoke};
+pub(crate) use read::as_bytes::as_bytes;
 pub use read::block_reader::BlockReader;
 pub use read::read_ahead::Reading;
 pub use read::scatter::{Chunks, ScatterView};

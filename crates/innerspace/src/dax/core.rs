@@ -111,6 +111,8 @@ pub(crate) struct DaxCore {
     /// Shared by reads and writes by call; exclusive for truncate and punch. Taken before entries
     /// are locked.
     pub(super) layout: RwLock<()>,
+    /// Serialises appends. Taken before `layout`.
+    pub(super) appending: Mutex<()>,
     /// Serialises changes of the length by writes.
     pub(super) growth: Mutex<()>,
     /// The number of ranges that are being cut out, where faults wait. It can be read without the
@@ -157,6 +159,7 @@ impl DaxCore {
             entries: Entries::new(pool, group),
             mappers: MapperList::default(),
             layout: RwLock::ranked(Rank::Invalidate, ()),
+            appending: Mutex::new(()),
             growth: Mutex::new(()),
             cuts: AtomicU64::new(0),
             cut: Mutex::new(Vec::new()),

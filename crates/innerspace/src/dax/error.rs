@@ -112,6 +112,16 @@ pub enum DaxError {
         /// The end of the file.
         size: u64,
     },
+    /// The range ends before it starts.
+    #[error("{file}: range {start}..{end} ends before it starts")]
+    BadRange {
+        /// The file.
+        file: Arc<str>,
+        /// The start of the range.
+        start: u64,
+        /// The end of the range.
+        end: u64,
+    },
     /// The length of a device is less than one page.
     #[error("a device of {len} bytes is too small: the least is one page of {PAGE_SIZE}")]
     DeviceTooSmall {
@@ -303,7 +313,8 @@ impl DaxError {
         use io::ErrorKind;
         match self {
             DaxError::PastEnd { .. } | DaxError::Shrank { .. } => ErrorKind::UnexpectedEof,
-            DaxError::DeviceTooSmall { .. }
+            DaxError::BadRange { .. }
+            | DaxError::DeviceTooSmall { .. }
             | DaxError::DeviceNotPages { .. }
             | DaxError::OtherMemorysGroup => ErrorKind::InvalidInput,
             DaxError::DeviceFull { .. } => ErrorKind::StorageFull,
@@ -352,7 +363,7 @@ mod tests {
     use super::*;
     use crate::store::{FileOpenError, LockHolder};
 
-    fn all_but_limits() -> [(DaxError, &'static str, io::ErrorKind); 17] {
+    fn all_but_limits() -> [(DaxError, &'static str, io::ErrorKind); 18] {
         use io::ErrorKind::*;
         let file: Arc<str> = "data.bin".into();
         let full = io::Error::new(StorageFull, "no space left");
@@ -383,6 +394,15 @@ mod tests {
                 },
                 "data.bin: wanted 8 bytes at 1,048,576 but the file ends at 524,288",
                 UnexpectedEof,
+            ),
+            (
+                DaxError::BadRange {
+                    file: file.clone(),
+                    start: 9,
+                    end: 7,
+                },
+                "data.bin: range 9..7 ends before it starts",
+                InvalidInput,
             ),
             (
                 DaxError::DeviceTooSmall { len: 100 },

@@ -22,7 +22,7 @@ use crate::group::{Group, HeapBytes, MayReclaim};
 use crate::store::Locked;
 use crate::store::shown_name;
 use crate::sync::Arc;
-use crate::units::{ByteSize, Grouped, PAGE_SHIFT, PAGE_SIZE, start_and_end};
+use crate::units::{ByteSize, Grouped, PAGE_SHIFT, PAGE_SIZE, PageCount, start_and_end};
 
 /// The least address space that a writable host file takes by default. With addresses of 47 bits
 /// there is room for two thousand such files.
@@ -57,7 +57,7 @@ const OTHER_BYTES: usize = 160;
 /// let at = space.map(Map::dax(&file).shared().writable())?;
 /// let mut a = space.accessor()?;
 /// assert_eq!(a.load::<u64>(at + 512 * MIB)?, 0);
-/// assert_eq!(space.stats().pages.resident, 0);
+/// assert_eq!(space.stats().pages.resident.0, 0);
 /// a.store(at + 512 * MIB, 7_u64)?;
 /// file.sync_all()?;
 /// let mut byte = [0];
@@ -95,15 +95,15 @@ impl Drop for Ending {
 #[non_exhaustive]
 pub struct DaxStats {
     /// The length in bytes.
-    pub size: u64,
+    pub len: u64,
     /// Pages of memory that the file's entries take.
-    pub tables: u64,
+    pub tables: PageCount,
     /// Pages of blocks with stores that no sync has covered.
-    pub dirty: u64,
+    pub dirty: PageCount,
     /// Pages of holes that are, or may be, mapped as the zero frame.
-    pub zero: u64,
+    pub zero: PageCount,
     /// Pages of blocks with an entry.
-    pub present: u64,
+    pub present: PageCount,
     /// Ranges that are pinned.
     pub pins: u64,
     /// Faults in mappings of the file.
@@ -117,7 +117,7 @@ pub struct DaxStats {
     /// Holes of 2 MiB that were split for a store to one page.
     pub downgrades: u64,
     /// Pages that were allocated.
-    pub allocated: u64,
+    pub allocated: PageCount,
     /// Bytes that were flushed.
     pub flushed: u64,
 }
@@ -128,15 +128,15 @@ impl std::fmt::Display for DaxStats {
             f,
             "{}; pages: {} present, {} dirty, {} zero, {} of tables; {} faults, {} of them large, {} fell back; {} allocated, \
              {} flushed",
-            ByteSize(self.size),
-            Grouped(self.present),
-            Grouped(self.dirty),
-            Grouped(self.zero),
-            Grouped(self.tables),
+            ByteSize(self.len),
+            Grouped(self.present.0),
+            Grouped(self.dirty.0),
+            Grouped(self.zero.0),
+            Grouped(self.tables.0),
             Grouped(self.faults),
             Grouped(self.large_faults),
             Grouped(self.fallbacks),
-            Grouped(self.allocated),
+            Grouped(self.allocated.0),
             ByteSize(self.flushed)
         )
     }
@@ -297,6 +297,28 @@ impl DaxFile {
         }
     }
 
+    /// Writes all of `buf` at the end of the file, and returns its offset. No other append or
+    /// [`DaxFile::set_len`] comes between the bytes. A concurrent write past the end may take the
+    /// same place.
+    ///
+    /// There is no `try_` form: a write that lengthens the file may wait.
+    ///
+    /// ```
+    /// # use innerspace::{MIB, Memory, dax::DaxDevice};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let memory = Memory::with_limit(MIB)?;
+    /// let log = memory.create_dax_on(&DaxDevice::memory(4 * MIB)?, "log")?;
+    /// assert_eq!((log.append(b"one, ")?, log.append(b"two")?), (0, 5));
+    /// assert_eq!(log.read_to_vec(..)?, b"one, two");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`DaxFile::write_at`]. Bytes written before an error stay.
+    pub fn append(&self, buf: &[u8]) -> Result<u64, DaxError> {
+        self.0.core.append(buf)
+    }
+
     /// Returns a position in the file with [`std::io::Read`], [`std::io::Write`] and
     /// [`std::io::Seek`].
     pub fn cursor(&self) -> Cursor<DaxFile> {
@@ -308,10 +330,11 @@ impl DaxFile {
     /// There is no `try_` form: [`DaxFile::try_read_exact_at`] reads into a buffer.
     ///
     /// # Errors
-    /// The errors of [`DaxFile::read_exact_at`]; [`DaxError::Io`] of the kind `OutOfMemory`.
+    /// The errors of [`DaxFile::read_exact_at`]; [`DaxError::BadRange`]; [`DaxError::Io`] of the
+    /// kind `OutOfMemory`.
     pub fn read_to_vec(&self, range: impl RangeBounds<u64>) -> Result<Vec<u8>, DaxError> {
-        let Range { start, end } = self.bytes(&range);
-        let len = end.saturating_sub(start);
+        let Range { start, end } = self.bytes(&range)?;
+        let len = end - start;
         if end > self.len() {
             return Err(self.0.core.past_end(start, len));
         }
@@ -357,9 +380,9 @@ impl DaxFile {
     /// There is no `try_` form, for the reasons given at [`DaxFile::set_len`].
     ///
     /// # Errors
-    /// The errors of [`DaxFile::set_len`].
+    /// The errors of [`DaxFile::set_len`], and [`DaxError::BadRange`].
     pub fn punch(&self, bytes: impl RangeBounds<u64>) -> Result<(), DaxError> {
-        let bytes = self.bytes(&bytes);
+        let bytes = self.bytes(&bytes)?;
         let (core, until) = (&self.0.core, deadline(patience()));
         core.check_process()?;
         core.with_room(|| core.punch(bytes.clone(), until))
@@ -380,15 +403,24 @@ impl DaxFile {
         self.sync_range(..)
     }
 
+    /// Does what [`DaxFile::sync_all`] does, which costs no more here: a direct-access file keeps
+    /// no times. The call is there because [`PagedFile`](crate::PagedFile) has it.
+    ///
+    /// # Errors
+    /// The errors of [`DaxFile::sync_all`].
+    pub fn sync_data(&self) -> Result<(), DaxError> {
+        self.sync_all()
+    }
+
     /// Syncs like [`DaxFile::sync_all`], but only the pages or blocks of 2 MiB that contain these
     /// bytes.
     ///
     /// # Errors
-    /// The errors of [`DaxFile::sync_all`].
+    /// The errors of [`DaxFile::sync_all`], and [`DaxError::BadRange`].
     pub fn sync_range(&self, bytes: impl RangeBounds<u64>) -> Result<(), DaxError> {
         let core = &self.0.core;
         core.check_process()?;
-        let done = core.sync_bytes(self.clip(&bytes));
+        let done = core.sync_bytes(self.clip(&bytes)?);
         // The check also reports the failure that this call has just met.
         let heard = core.errors.check(&self.0.cursor);
         done.and(heard)
@@ -400,9 +432,9 @@ impl DaxFile {
     /// There is no `try_` form, because the call waits for a grace period.
     ///
     /// # Errors
-    /// [`DaxError::Io`].
+    /// [`DaxError::Io`], [`DaxError::BadRange`].
     pub fn invalidate(&self, bytes: impl RangeBounds<u64>) -> Result<(), DaxError> {
-        let bytes = self.clip(&bytes);
+        let bytes = self.clip(&bytes)?;
         let pages = bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64);
         self.0.core.check_process()?;
         self.0.core.invalidate(pages)
@@ -413,10 +445,10 @@ impl DaxFile {
     /// pinned. A truncate or punch there waits for the pin to end.
     ///
     /// # Errors
-    /// [`DaxError::PastEnd`], [`DaxError::DeviceFull`], [`DaxError::ReadOnly`],
-    /// [`DaxError::Limit`], [`DaxError::Io`].
-    pub fn pin_raw(&self, bytes: impl RangeBounds<u64>) -> Result<DaxPin, DaxError> {
-        let bytes = self.bytes(&bytes);
+    /// [`DaxError::PastEnd`], [`DaxError::BadRange`], [`DaxError::DeviceFull`],
+    /// [`DaxError::ReadOnly`], [`DaxError::Limit`], [`DaxError::Io`].
+    pub fn pin(&self, bytes: impl RangeBounds<u64>) -> Result<DaxPin, DaxError> {
+        let bytes = self.bytes(&bytes)?;
         let core = &self.0.core;
         core.check_writable(bytes.start)?;
         self.pin_charged(MayReclaim::Yes, || {
@@ -442,9 +474,8 @@ impl DaxFile {
         let core = &self.0.core;
         let _layout = core.share_layout(bytes.start, wait)?;
         let _holding = FileLocked::begin();
-        if bytes.start > bytes.end || bytes.end > core.size() {
-            let len = bytes.end.saturating_sub(bytes.start);
-            return Err(core.past_end(bytes.start, len));
+        if bytes.end > core.size() {
+            return Err(core.past_end(bytes.start, bytes.end - bytes.start));
         }
         let pages = match bytes.is_empty() {
             true => 0..0, // an empty range has no page, wherever it is
@@ -483,15 +514,15 @@ impl DaxFile {
         let core = &self.0.core;
         let read = |count| core.counts.sum(count);
         let mut stats = DaxStats {
-            size: core.size(),
-            tables: core.entries.node_count(),
+            len: core.size(),
+            tables: PageCount(core.entries.node_count()),
             pins: core.pins.len() as u64,
             faults: read(Count::Faults),
             large_faults: read(Count::LargeFaults),
             fallbacks: read(Count::Fallbacks),
             zero_faults: read(Count::ZeroMaps),
             downgrades: read(Count::Downgrades),
-            allocated: read(Count::Allocated),
+            allocated: PageCount(read(Count::Allocated)),
             flushed: read(Count::Flushed),
             ..DaxStats::default()
         };
@@ -504,34 +535,44 @@ impl DaxFile {
             if entry.size() == Size::Large {
                 page = super::grab::range_start(found) + Size::Large.pages();
             }
-            let pages = entry.size().pages();
+            let pages = PageCount(entry.size().pages());
             match entry.content() {
                 Content::Block(_) => stats.present += pages,
                 Content::Zero => stats.zero += pages,
                 Content::Empty => {}
             }
-            stats.dirty += if entry.is_dirty() { pages } else { 0 };
+            if entry.is_dirty() {
+                stats.dirty += pages;
+            }
         }
         stats
     }
 
     /// Clips a range to the file's current length: an open end is the end of the file.
-    fn clip(&self, range: &impl RangeBounds<u64>) -> Range<u64> {
-        let Range { start, end } = self.bytes(range);
+    fn clip(&self, range: &impl RangeBounds<u64>) -> Result<Range<u64>, DaxError> {
+        let Range { start, end } = self.bytes(range)?;
         let end = end.min(self.len());
-        start.min(end)..end
+        Ok(start.min(end)..end)
     }
 
     /// Returns the bytes that `range` means: an open end is the end of the file.
-    pub(super) fn bytes(&self, range: &impl RangeBounds<u64>) -> Range<u64> {
+    pub(super) fn bytes(&self, range: &impl RangeBounds<u64>) -> Result<Range<u64>, DaxError> {
         let (start, end) = start_and_end(range);
-        start..end.unwrap_or_else(|| self.len().max(start))
+        let end = end.unwrap_or_else(|| self.len().max(start));
+        match start <= end {
+            true => Ok(start..end),
+            false => Err(DaxError::BadRange {
+                file: self.0.core.parts.name.clone(),
+                start,
+                end,
+            }),
+        }
     }
 }
 
 positioned!(DaxFile);
 
-/// Bytes of a direct-access file that foreign code may use; see [`DaxFile::pin_raw`]. Dropping the
+/// Bytes of a direct-access file that foreign code may use; see [`DaxFile::pin`]. Dropping the
 /// pin unpins them.
 ///
 /// Reading or writing through the addresses is `unsafe`. The caller makes sure that no other access
@@ -565,9 +606,9 @@ impl DaxPin {
         }
     }
 
-    /// Returns the address and length of each part, in the file's order. They are valid as long as
+    /// Returns the address and length of each piece, in the file's order. They are valid as long as
     /// the pin.
-    pub fn parts(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> {
+    pub fn pieces(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> {
         let mut skip = self.bytes.start % PAGE_SIZE as u64;
         let mut left = self.bytes.end - self.bytes.start;
         let device = &self.file.parts.device;

@@ -9,7 +9,7 @@
 //! **Pins** are looked up between the lock and the flush. Stores through a pin that ended before
 //! that are flushed. A pin that is found keeps its pages dirty even if it ends during the flush,
 //! because the flush may have missed its last store. A pin that is not found is registered later,
-//! and a pin is registered before it locks its entries (`pin_raw`): so it waits until this sync
+//! and a pin is registered before it locks its entries (`pin`): so it waits until this sync
 //! unlocks them, and makes them dirty again.
 //!
 //! **When the host fails.** The host reports a failed write once, no matter whose page it was, and

@@ -163,6 +163,38 @@ impl DaxCore {
         written
     }
 
+    /// Writes all of `buf` at the end of the file, and returns its offset. Neither another append
+    /// nor a change of the length comes between the bytes. So the rest of an append that has failed
+    /// half-way is not written once there is room.
+    pub(super) fn append(&self, buf: &[u8]) -> Result<u64, DaxError> {
+        self.check_writable(self.size())?;
+        let (mut failed, mut end) = (None, None);
+        let appended = self.with_room(|| {
+            let _appending = self.appending.lock();
+            let (_layout, _holding) = (self.layout.read(), FileLocked::begin());
+            let offset = self.size();
+            let all = *end.insert(self.end_of_write(buf, offset)?);
+            let mut done = 0;
+            while done < buf.len() {
+                match self.write_pages(&buf[done..], offset + done as u64, all, Wait::Yes) {
+                    Ok(more) => done += more,
+                    Err(error) if done == 0 => return Err(error),
+                    Err(error) => {
+                        failed = Some(error);
+                        break;
+                    }
+                }
+            }
+            Ok(offset)
+        });
+        let appended = appended.and_then(|offset| failed.map_or(Ok(offset), Err));
+        if let (Err(_), Some(end)) = (&appended, end) {
+            // Blocks past the end are freed.
+            self.give_back_past_end(end)?;
+        }
+        appended
+    }
+
     /// Writes as many bytes, from the beginning of `buf` and inside the file, as can be written
     /// without waiting.
     pub(super) fn try_write_at(&self, buf: &[u8], offset: u64) -> Result<usize, DaxError> {

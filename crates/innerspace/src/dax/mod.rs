@@ -38,10 +38,10 @@
 //! - any, truncate or punch: absent; translations are revoked, a grace period passes, and the block
 //!   is freed
 //!
-//! **Locking.** The file's `layout` (shared: calls that read and write; exclusive: cuts) >
-//! `syncing`, `growth` > entries, in the order of their pages > the innermost locks: of the wait
-//! queues, the extent map, the device's free list and the set of dirty ranges. A fault takes no
-//! lock but its entry's; `cut` says how a fault and a cut see each other. Faults in different
+//! **Locking.** The file's `appending` > `layout` (shared: calls that read and write; exclusive:
+//! cuts) > `syncing`, `growth` > entries, in the order of their pages > the innermost locks: of the
+//! wait queues, the extent map, the device's free list and the set of dirty ranges. A fault takes
+//! no lock but its entry's; `cut` says how a fault and a cut see each other. Faults in different
 //! ranges of 2 MiB share hardly any written data: the extent map and the set of dirty ranges are
 //! striped by range, counts and the free list by thread (`stripes`, `extents`), and each accessor
 //! has a count of its own on the open file (`reference`).

@@ -101,13 +101,13 @@ impl DaxFile {
         }
     }
 
-    /// Pins like [`DaxFile::pin_raw`], but never waits. It would block if [`DaxFile::try_write_at`]
+    /// Pins like [`DaxFile::pin`], but never waits. It would block if [`DaxFile::try_write_at`]
     /// would at any of the pages; holes before that page may have got blocks by then.
     ///
     /// # Errors
-    /// The errors of [`DaxFile::pin_raw`], and [`DaxError::WouldBlock`].
-    pub fn try_pin_raw(&self, bytes: impl RangeBounds<u64>) -> Result<DaxPin, DaxError> {
-        let bytes = self.bytes(&bytes);
+    /// The errors of [`DaxFile::pin`], and [`DaxError::WouldBlock`].
+    pub fn try_pin(&self, bytes: impl RangeBounds<u64>) -> Result<DaxPin, DaxError> {
+        let bytes = self.bytes(&bytes)?;
         self.core().check_writable(bytes.start)?;
         self.pin_charged(MayReclaim::Clean, || self.pin_pages(bytes, Wait::No))
     }

@@ -288,6 +288,17 @@ impl Holders {
     }
 }
 
+/// Why a group could not be deleted. The handles see to it that none of this happens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NotDeleted {
+    /// The group does not exist, or no longer.
+    Gone,
+    /// The group has groups below it, which have to be deleted first.
+    HasChildren,
+    /// The root cannot be deleted.
+    IsRoot,
+}
+
 /// A group could not be created or changed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
@@ -368,23 +379,6 @@ pub enum GroupError {
         /// The group that has that many, with the names above it.
         group: String,
     },
-    /// The group does not exist, or no longer.
-    #[error("group number {number} is not in use")]
-    Gone {
-        /// The group's number.
-        number: u16,
-    },
-    /// The group has groups below it, which have to be deleted first.
-    #[error("group {group} still has {children} group(s) below it")]
-    HasChildren {
-        /// The group, with the names above it.
-        group: String,
-        /// How many groups are below it.
-        children: usize,
-    },
-    /// The root cannot be deleted.
-    #[error("the root group cannot be deleted")]
-    IsRoot,
     /// The limit was lowered and stays lowered, but usage could not be brought under it. Or the
     /// group has no memory left for a new group below it, or for a watch.
     #[error(transparent)]
@@ -405,13 +399,9 @@ impl GroupError {
             | GroupError::TooSmallForBlocks { .. }
             | GroupError::MinAboveMax { .. }
             | GroupError::BadName { .. }
-            | GroupError::TooDeep { .. }
-            | GroupError::IsRoot => ErrorKind::InvalidInput,
+            | GroupError::TooDeep { .. } => ErrorKind::InvalidInput,
             GroupError::Exists { .. } => ErrorKind::AlreadyExists,
-            GroupError::Gone { .. } => ErrorKind::NotFound,
-            GroupError::TooMany { .. }
-            | GroupError::TooManyBelow { .. }
-            | GroupError::HasChildren { .. } => ErrorKind::ResourceBusy,
+            GroupError::TooMany { .. } | GroupError::TooManyBelow { .. } => ErrorKind::ResourceBusy,
             GroupError::Limit(limit) => limit.kind(),
         }
     }

@@ -111,7 +111,7 @@ pub(crate) use charge::Charge;
 #[cfg(not(loom))]
 pub use error::{GroupError, Holders, LimitDetails, LimitError, LimitReason};
 #[cfg(not(loom))]
-pub(crate) use error::{Refused, Underflow, minimum_pages};
+pub(crate) use error::{NotDeleted, Refused, Underflow, minimum_pages};
 #[cfg(not(loom))]
 pub use events::{GroupEvents, GroupStats};
 #[cfg(not(loom))]

@@ -95,7 +95,7 @@ impl GroupTree {
     pub(crate) fn name(&self, id: GroupId) -> String {
         let shape = self.shape.lock();
         self.path(id)
-            .filter_map(|id| shape.live(id).ok())
+            .filter_map(|id| shape.live(id))
             .map(|entry| entry.name.to_string())
             .next()
             .unwrap_or_default()
@@ -110,7 +110,7 @@ impl GroupTree {
     /// Like [`GroupTree::path_name`], for a caller that has the shape locked.
     pub(super) fn full_name(&self, shape: &Shape, id: GroupId) -> String {
         // No group is deleted before the groups below it are.
-        let live = self.path(id).filter_map(|id| shape.live(id).ok());
+        let live = self.path(id).filter_map(|id| shape.live(id));
         let mut names: Vec<&str> = live.map(|entry| &*entry.name).collect();
         names.reverse();
         names.join("/")
@@ -131,7 +131,7 @@ impl GroupTree {
     }
 
     fn stats_locked(&self, shape: &MutexGuard<'_, Shape>, id: GroupId) -> Option<GroupStats> {
-        let entry = shape.live(id).ok()?;
+        let entry = shape.live(id)?;
         let node = self.node(id);
         let events = self.events(id);
         let deleted = entry

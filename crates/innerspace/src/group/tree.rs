@@ -9,7 +9,8 @@ use super::stall::{Pressure, Stalls};
 use super::stock::Stocks;
 use super::watch::Watchers;
 use super::{
-    GroupError, GroupId, LimitReason, MAX_DEPTH, MAX_GROUPS_BELOW, Reclaimer, Slab, minimum_pages,
+    GroupError, GroupId, LimitReason, MAX_DEPTH, MAX_GROUPS_BELOW, NotDeleted, Reclaimer, Slab,
+    minimum_pages,
 };
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, Rank, Weak, failpoint};
@@ -21,6 +22,9 @@ pub(crate) const MAX_LEVELS: usize = MAX_DEPTH + 1;
 
 /// Bytes of a handle, and of the reference counts beside a name.
 const HANDLE_BYTES: usize = 56;
+
+/// Why a group that is named by a handle is found.
+const IN_USE: &str = "a handle keeps its group";
 
 /// The most calls of the reclaimer by one `set_max`. Each call requests all pages over the limit.
 const SET_MAX_ROUNDS: usize = 64;
@@ -84,10 +88,8 @@ impl Shape {
         self.entries.get_mut(id.0 as usize)?.as_mut()
     }
 
-    pub(super) fn live(&self, id: GroupId) -> Result<&Entry, GroupError> {
-        self.entry(id)
-            .filter(|entry| !entry.name.is_empty())
-            .ok_or(GroupError::Gone { number: id.0 })
+    pub(super) fn live(&self, id: GroupId) -> Option<&Entry> {
+        self.entry(id).filter(|entry| !entry.name.is_empty())
     }
 
     fn take_number(&mut self) -> Option<GroupId> {
@@ -213,7 +215,7 @@ impl GroupTree {
             return Err(GroupError::BadName { name: name.into() });
         }
         let mut shape = self.shape.lock();
-        let above = shape.live(parent)?;
+        let above = shape.live(parent).expect(IN_USE);
         let path = || format!("{}/{name}", self.full_name(&shape, parent));
         check_minimum(path, max, 0)?;
         let name: Arc<str> = name.into();
@@ -260,7 +262,7 @@ impl GroupTree {
     pub(crate) fn set_max(&self, id: GroupId, max: Option<PageCount>) -> Result<(), GroupError> {
         let node = {
             let shape = self.shape.lock();
-            shape.live(id)?;
+            assert!(shape.live(id).is_some(), "{IN_USE}");
             let node = self.node(id);
             let path = || self.full_name(&shape, id);
             check_minimum(path, max, node.accessors.load(Ordering::Relaxed))?;
@@ -305,18 +307,14 @@ impl GroupTree {
     /// Deletes a group that has none below it. Its charges count as its parent's from now on, and
     /// its number is reused once the last of the charges is given back. Takes constant time,
     /// whatever is charged.
-    pub(crate) fn remove(&self, id: GroupId) -> Result<(), GroupError> {
+    pub(crate) fn remove(&self, id: GroupId) -> Result<(), NotDeleted> {
         let mut shape = self.shape.lock();
         if id == GroupId::ROOT {
-            return Err(GroupError::IsRoot);
+            return Err(NotDeleted::IsRoot);
         }
-        let entry = shape.live(id)?;
-        let children = entry.live;
-        if children > 0 {
-            return Err(GroupError::HasChildren {
-                group: self.full_name(&shape, id),
-                children,
-            });
+        let entry = shape.live(id).ok_or(NotDeleted::Gone)?;
+        if entry.live > 0 {
+            return Err(NotDeleted::HasChildren);
         }
         let nameless: Arc<str> = "".into();
         let entry = shape.entry_mut(id).expect("live above");
@@ -443,7 +441,7 @@ impl GroupTree {
         pages: Option<PageCount>,
     ) -> Result<(), GroupError> {
         let shape = self.shape.lock();
-        shape.live(id)?;
+        assert!(shape.live(id).is_some(), "{IN_USE}");
         let node = self.node(id);
         let max = node.max.load(Ordering::Relaxed);
         let (counter, default) = match which {

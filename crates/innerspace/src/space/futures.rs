@@ -112,10 +112,10 @@ impl Space {
     /// # Errors
     /// [`SpaceError::Access`] for the first page that cannot be accessed, with its address and the
     /// reason.
-    pub fn ready(&self, at: VirtAddr, len: usize, access: AccessKind) -> SpaceReady {
+    pub fn ready(&self, at: VirtAddr, len: u64, access: AccessKind) -> SpaceReady {
         SpaceReady {
             space: self.clone(),
-            wanted: (at, len, access),
+            wanted: (at, usize::try_from(len).unwrap_or(usize::MAX), access),
             call: None,
         }
     }

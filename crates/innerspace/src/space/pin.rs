@@ -8,7 +8,7 @@
 //!   the fork or snapshot gets a copy of its own. With [`AtFork::Refuse`] the operation is refused,
 //!   [`SpaceError::PinnedAlone`]
 //! - `Space::restore`: refused, [`SpaceError::Pinned`]
-//! - unmap, map over it, `Advice::DontNeed`, the end of the space: the page leaves the space, stays
+//! - unmap, map over it, `discard`, the end of the space: the page leaves the space, stays
 //!   charged, and exists until it is unpinned
 //! - remap: the page moves to the new address, and stays pinned
 //! - protect: the page stays pinned; a pin does not check rights again
@@ -33,6 +33,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::ptr::NonNull;
 
 use crate::dax::pieces;
 use crate::exec::reentry::InCallback;
@@ -217,23 +218,25 @@ impl Pinned {
     /// Each piece stays valid for reads and writes until the pin is dropped. Accessors, and other
     /// pins, may read and write the same bytes at the same time: a Rust reference to them is sound
     /// only as long as the program knows that none does.
-    pub fn pieces(&self) -> Vec<(*mut u8, usize)> {
-        let mut pieces: Vec<(*mut u8, usize)> = Vec::new();
+    pub fn pieces(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> {
+        let mut pieces: Vec<(NonNull<u8>, usize)> = Vec::new();
         for page in 0..self.pins.frames().len() {
-            let host = self.pins.host(page);
+            let host = NonNull::new(self.pins.host(page)).expect("a page is not at address 0");
             match pieces.last_mut() {
-                Some((start, len)) if start.wrapping_add(*len) == host => *len += PAGE_SIZE,
+                Some((start, len)) if start.as_ptr().wrapping_add(*len) == host.as_ptr() => {
+                    *len += PAGE_SIZE;
+                }
                 _ => pieces.push((host, PAGE_SIZE)),
             }
         }
-        pieces
+        pieces.into_iter()
     }
 
     /// Copies the bytes from `offset` on. A concurrent store may be copied in part.
     ///
     /// # Panics
     /// Panics if the bytes are not all pinned.
-    pub fn read(&self, offset: usize, buffer: &mut [u8]) {
+    pub fn read(&self, offset: u64, buffer: &mut [u8]) {
         let mut rest = buffer;
         for (page, start, len) in self.split(offset, rest.len()) {
             let (piece, more) = rest.split_at_mut(len);
@@ -246,7 +249,7 @@ impl Pinned {
     ///
     /// # Panics
     /// Panics if the bytes are not all pinned.
-    pub fn write(&self, offset: usize, bytes: &[u8]) {
+    pub fn write(&self, offset: u64, bytes: &[u8]) {
         let mut rest = bytes;
         for (page, start, len) in self.split(offset, rest.len()) {
             let (piece, more) = rest.split_at(len);
@@ -256,13 +259,13 @@ impl Pinned {
     }
 
     /// Splits a range by pages. Yields the page, the offset in it, and the length of each part.
-    fn split(&self, offset: usize, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
-        let size = self.pins.frames().len() * PAGE_SIZE;
+    fn split(&self, offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
+        let size = self.pages().bytes();
         assert!(
-            offset <= size && len <= size - offset,
+            offset <= size && len as u64 <= size - offset,
             "{len} bytes at {offset} of {size} pinned ones"
         );
-        pieces(offset as u64, len)
+        pieces(offset, len)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::space::table::report::PageStats;
 use crate::space::vma::area::{Backing, MappedFile, Vma};
 use crate::space::vma::cache::VmaLookups;
 use crate::space::vma::protection::{Protection, Sharing};
-use crate::units::{ByteSize, PAGE_SIZE};
+use crate::units::{ByteSize, PAGE_SIZE, PageCount};
 
 /// One mapping and its resident pages.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,7 +27,7 @@ pub struct MappingInfo {
     /// The accesses allowed; serialized as printed: `rw`, `r-`, `rwx`.
     pub protection: Protection,
     /// Whether stores go to the file.
-    pub shared: bool,
+    pub sharing: Sharing,
     /// The kind of memory that is mapped.
     pub kind: MappingKind,
     /// The name of the mapped file, if there is one.
@@ -72,10 +72,10 @@ pub struct SpaceStats {
     pub mappings: Vec<MappingInfo>,
     /// The sum over the mappings.
     pub pages: PageStats,
-    /// The number of nodes of the page table, in pages. Nodes shared with forks count.
-    pub tables: u64,
+    /// The nodes of the page table, each of one page. Nodes shared with forks count.
+    pub tables: PageCount,
     /// The number of mapped bytes: like Linux's Size.
-    pub size: u64,
+    pub len: u64,
     /// How often faults found their mapping in an accessor's own cache, and how often not.
     pub lookups: VmaLookups,
 }
@@ -113,7 +113,7 @@ fn mapping_info(tables: Tables<'_>, nodes: Nodes<'_>, vma: &Vma) -> MappingInfo 
         start: VirtAddr(vma.start),
         end: VirtAddr(vma.end),
         protection: vma.protection,
-        shared: vma.sharing == Sharing::Shared,
+        sharing: vma.sharing,
         kind,
         file,
         offset: vma.file_page(vma.start) * PAGE_SIZE as u64,
@@ -142,7 +142,7 @@ impl Space {
                 .iter()
                 .for_each(|mapping| pages.add(&mapping.pages));
             SpaceStats {
-                size: mappings
+                len: mappings
                     .iter()
                     .map(|mapping| mapping.end - mapping.start)
                     .sum(),
@@ -166,7 +166,7 @@ impl Space {
 
 impl fmt::Display for SpaceStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let page_bytes = |pages: u64| ByteSize(pages * PAGE_SIZE as u64);
+        let page_bytes = |pages: PageCount| ByteSize(pages.bytes());
         for mapping in &self.mappings {
             let name = match (&mapping.file, mapping.kind) {
                 (Some(file), _) => file,
@@ -174,7 +174,10 @@ impl fmt::Display for SpaceStats {
                 (None, _) => "anonymous",
             };
             let locked = if mapping.locked { " locked" } else { "" };
-            let sharing = if mapping.shared { "shared" } else { "private" };
+            let sharing = match mapping.sharing {
+                Sharing::Shared => "shared",
+                Sharing::Private => "private",
+            };
             writeln!(
                 f,
                 "{}..{} {} {sharing} {name}{locked}: {} of {} resident, {} direct, {} dirty, {} zero",
@@ -191,7 +194,7 @@ impl fmt::Display for SpaceStats {
         write!(
             f,
             "total {} mapped, {} resident ({} file, {} own, {} shared), {} direct, {} dirty, {} zero, {} tables",
-            ByteSize(self.size),
+            ByteSize(self.len),
             page_bytes(self.pages.resident),
             page_bytes(self.pages.file),
             page_bytes(self.pages.own),

@@ -6,7 +6,7 @@ use innerspace::store::MemoryStore;
 use innerspace::{
     Accessor, MIB, Map, Memory, PagedFile, Space, Threads, VirtAddr,
     file::FileAccess,
-    space::{Advice, Fault, FaultKind, Protection, Remap, SpaceError},
+    space::{Fault, FaultKind, Protection, Remap, SpaceError},
 };
 
 use crate::program::{
@@ -162,9 +162,9 @@ impl World {
                 let done = space.remap(at(place), bytes(place, old), bytes(place, new), to);
                 told(done, "EFAULT", "EINVAL")
             }
-            Op::DontNeed { at: place, pages } => by_pages(place, pages, Stops::Never, |at, len| {
-                space.advise(at, len, Advice::DontNeed)
-            }),
+            Op::DontNeed { at: place, pages } => {
+                by_pages(place, pages, Stops::Never, |at, len| space.discard(at, len))
+            }
             Op::Sync { at: place, pages } => {
                 by_pages(place, pages, Stops::Never, |at, len| space.sync(at, len))
             }

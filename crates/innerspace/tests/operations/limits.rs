@@ -21,10 +21,10 @@ fn advice_drops_reads_ahead_ages_and_evicts() {
     a.store(own + PAGE, 5u64).unwrap();
     a.store(private, 50u8).unwrap();
     a.store(shared + PAGE, 51u8).unwrap();
-    space.advise(own, 4 * PAGE, Advice::DontNeed).unwrap();
-    space.advise(private, 8 * PAGE, Advice::DontNeed).unwrap();
-    space.advise(shared, 8 * PAGE, Advice::DontNeed).unwrap();
-    assert_eq!(space.stats().pages.resident, 0);
+    space.discard(own, 4 * PAGE).unwrap();
+    space.discard(private, 8 * PAGE).unwrap();
+    space.discard(shared, 8 * PAGE).unwrap();
+    assert_eq!(space.stats().pages.resident.0, 0);
     assert_eq!(a.load::<u64>(own + PAGE), Ok(0));
     assert_eq!(a.load::<u8>(private), Ok(1));
     assert_eq!(a.load::<u8>(shared + PAGE), Ok(51));
@@ -36,17 +36,17 @@ fn advice_drops_reads_ahead_ages_and_evicts() {
     (0..8).for_each(|page| assert!(a.load::<u8>(shared + page * PAGE).is_ok()));
     assert_eq!(memory.stats().totals.pgmajfault, before);
     // COLD: the pages are present, and marked as not used.
-    assert_eq!(space.mapping_at(shared).unwrap().pages.referenced, 8);
+    assert_eq!(space.mapping_at(shared).unwrap().pages.referenced.0, 8);
     space.advise(shared, 8 * PAGE, Advice::Cold).unwrap();
     let pages = space.mapping_at(shared).unwrap().pages;
-    assert_eq!((pages.referenced, pages.file), (0, 8));
+    assert_eq!((pages.referenced.0, pages.file.0), (0, 8));
     // PAGEOUT: the pages are written and evicted.
     a.store(shared + 3 * PAGE, 52u8).unwrap();
     space.advise(shared, 8 * PAGE, Advice::PageOut).unwrap();
-    assert_eq!(space.mapping_at(shared).unwrap().pages.file, 0);
+    assert_eq!(space.mapping_at(shared).unwrap().pages.file.0, 0);
     assert_eq!(store.to_vec()[3 * PAGE_SIZE], 52);
     assert_eq!(a.load::<u8>(shared + 3 * PAGE), Ok(52));
-    let refused = space.advise(own, 64 * MIB, Advice::DontNeed);
+    let refused = space.discard(own, 64 * MIB);
     assert!(matches!(refused, Err(SpaceError::NotMapped { .. })));
     space.validate();
     memory.validate();
@@ -59,24 +59,24 @@ fn populated_and_locked_pages_are_there_and_stay() {
     let (file, _store) = numbered(&memory, 16);
     let space = memory.create_space().unwrap();
     let own = space.map(Map::anonymous(8 * PAGE).populated()).unwrap();
-    assert_eq!(space.mapping_at(own).unwrap().pages.own, 8);
+    assert_eq!(space.mapping_at(own).unwrap().pages.own.0, 8);
     let shown = space.map(Map::file(&file).shared()).unwrap();
     space.populate(shown, 4 * PAGE).unwrap();
     // Pages that were read ahead are mapped next to these, and were not used.
-    assert_eq!(space.mapping_at(shown).unwrap().pages.referenced, 4);
+    assert_eq!(space.mapping_at(shown).unwrap().pages.referenced.0, 4);
     space.lock(shown, 8 * PAGE).unwrap();
-    assert_eq!(space.mapping_at(shown).unwrap().pages.referenced, 8);
+    assert_eq!(space.mapping_at(shown).unwrap().pages.referenced.0, 8);
     while memory.reclaim(8 * MIB) > 0 {}
     assert_eq!(
-        space.mapping_at(shown).unwrap().pages.file,
+        space.mapping_at(shown).unwrap().pages.file.0,
         8,
         "reclaim has to leave them"
     );
-    let refused = space.advise(shown, PAGE, Advice::DontNeed);
+    let refused = space.discard(shown, PAGE);
     assert!(matches!(refused, Err(SpaceError::Locked { .. })));
     space.unlock(shown, 8 * PAGE).unwrap();
     while memory.reclaim(8 * MIB) > 0 {}
-    assert_eq!(space.mapping_at(shown).unwrap().pages.file, 0);
+    assert_eq!(space.mapping_at(shown).unwrap().pages.file.0, 0);
     space.validate();
 }
 
@@ -88,7 +88,7 @@ fn a_lock_ends_with_its_space_whatever_forks_and_snapshots_there_are() {
     let space = memory.create_space().unwrap();
     let shown = space.map(Map::file(&file).shared()).unwrap();
     let locked = |space: &Space| {
-        let refused = space.advise(shown + PAGE, PAGE, Advice::DontNeed);
+        let refused = space.discard(shown + PAGE, PAGE);
         matches!(refused, Err(SpaceError::Locked { .. }))
     };
     // A part in the middle is locked, so that the fork has fewer mappings.
@@ -105,10 +105,10 @@ fn a_lock_ends_with_its_space_whatever_forks_and_snapshots_there_are() {
     fork.advise(shown, PAGE, Advice::Random).unwrap();
     assert_eq!(fork.mapping_at(shown).unwrap().reading, Advice::Random);
     while memory.reclaim(8 * MIB) > 0 {}
-    assert_eq!(space.stats().pages.file, 8, "the space's lock holds");
+    assert_eq!(space.stats().pages.file.0, 8, "the space's lock holds");
     space.unlock(shown, 16 * PAGE).unwrap();
     while memory.reclaim(8 * MIB) > 0 {}
-    assert_eq!(space.stats().pages.file, 0, "others have none");
+    assert_eq!(space.stats().pages.file.0, 0, "others have none");
     space.restore(&snapshot).unwrap();
     assert!(locked(&space));
     for space in [&space, &fork, &born] {
@@ -129,10 +129,8 @@ fn more_than_the_group_may_hold_is_not_locked() {
     assert!(refused.to_string().contains("small"), "{refused}");
     assert!(matches!(refused, SpaceError::Access { .. }));
     // The pages before the failure are still locked, and no others.
-    assert!(space.advise(own, PAGE, Advice::DontNeed).is_err());
-    space
-        .advise(own + 2 * PAGE, 62 * PAGE, Advice::DontNeed)
-        .unwrap();
+    assert!(space.discard(own, PAGE).is_err());
+    space.discard(own + 2 * PAGE, 62 * PAGE).unwrap();
     assert_eq!(
         shape(&space).iter().map(|row| row.1).collect::<Vec<_>>(),
         [2, 62]
@@ -188,7 +186,7 @@ fn a_mapping_that_could_not_be_populated_does_not_stay_beside_a_fork() {
     assert!(matches!(refused, SpaceError::Access { .. }), "{refused}");
     assert!(space.mapping_at(at).is_none(), "it stays mapped");
     let child = children.recv().unwrap();
-    assert_eq!(child.mapping_at(at).unwrap().pages.resident, 0);
+    assert_eq!(child.mapping_at(at).unwrap().pages.resident.0, 0);
     for space in [space, child] {
         space.validate();
         drop(space);
@@ -278,14 +276,14 @@ fn an_evicted_page_loses_every_translation_first() {
         for page in 0..16 {
             b.store(scratch + page * PAGE, u64::MAX - round).unwrap();
         }
-        other.advise(scratch, 16 * PAGE, Advice::DontNeed).unwrap();
+        other.discard(scratch, 16 * PAGE).unwrap();
     }
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     users.into_iter().for_each(|user| user.join().unwrap());
     assert!(evicted > 0);
     file.evict(..).unwrap();
     for space in &spaces {
-        assert_eq!(space.stats().pages.file, 0);
+        assert_eq!(space.stats().pages.file.0, 0);
         space.validate();
     }
     memory.validate();
@@ -314,7 +312,7 @@ fn a_hot_set_stays_under_a_mapped_stream() {
     for page in 0..stream_pages {
         assert_eq!(a.load::<u8>(stream_at + page * PAGE), Ok(1));
         if page % 256 == 0 {
-            let resident = space.mapping_at(hot_at).unwrap().pages.file;
+            let resident = space.mapping_at(hot_at).unwrap().pages.file.0;
             least = if page > 1024 {
                 least.min(resident)
             } else {

@@ -317,7 +317,7 @@ fn nonsense_is_refused() {
     let odd = VirtAddr(100 * PAGE + 1);
     let all = |at: VirtAddr, len: u64| {
         [
-            space.advise(at, len, Advice::DontNeed).err(),
+            space.discard(at, len).err(),
             space.sync(at, len).err(),
             space.populate(at, len).err(),
             space.lock(at, len).err(),
@@ -332,7 +332,7 @@ fn nonsense_is_refused() {
     assert!(all(VirtAddr(1 << 48), PAGE).into_iter().all(outside));
     assert!(all(at(99), PAGE).into_iter().all(not_mapped));
     let partly = [
-        space.advise(at(102), 4 * PAGE, Advice::DontNeed).err(),
+        space.discard(at(102), 4 * PAGE).err(),
         space.lock(at(102), 4 * PAGE).err(),
         space
             .remap(at(102), 4 * PAGE, 8 * PAGE, Remap::MayMove)

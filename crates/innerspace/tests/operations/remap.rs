@@ -45,7 +45,7 @@ fn a_mapping_grows_in_place_moves_and_shrinks_with_its_bytes() {
         assert_eq!(a.load::<u64>(moved + page * PAGE), Ok(page + 2000));
     }
     assert_eq!(a.load::<u64>(moved + 7 * PAGE), Ok(0));
-    assert_eq!(space.stats().pages.own, 4, "moved, not copied");
+    assert_eq!(space.stats().pages.own.0, 4, "moved, not copied");
     // The mapping shrinks in place.
     assert_eq!(
         space
@@ -143,7 +143,7 @@ fn pages_shared_with_a_fork_move_without_it() {
 fn a_region_moves_its_end() {
     let memory = memory();
     let space = memory.create_space().unwrap();
-    let mut heap = space.region(16 * PAGE).unwrap();
+    let heap = space.create_region(16 * PAGE).unwrap();
     let mut a = space.accessor().unwrap();
     let start = heap.start();
     assert!(heap.is_empty() && a.load::<u8>(start).is_err());
@@ -172,7 +172,7 @@ fn a_region_moves_its_end() {
 fn a_region_has_the_length_that_its_space_gives_it() {
     let memory = memory();
     let space = memory.create_space().unwrap();
-    let mut heap = space.region(32 * PAGE).unwrap();
+    let heap = space.create_region(32 * PAGE).unwrap();
     let mut a = space.accessor().unwrap();
     heap.set_len(10 * PAGE).unwrap();
     let snapshot = space.freeze().unwrap();
@@ -186,7 +186,7 @@ fn a_region_has_the_length_that_its_space_gives_it() {
     }
     assert!(a.load::<u8>(heap.start() + 30 * PAGE).is_err());
     // All clones have the same length.
-    let mut same = heap.clone();
+    let same = heap.clone();
     same.set_len(2 * PAGE).unwrap();
     assert_eq!(heap.len(), 2 * PAGE);
     assert!(a.load::<u8>(heap.start() + 9 * PAGE).is_err());

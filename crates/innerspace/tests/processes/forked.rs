@@ -243,7 +243,7 @@ fn is_refused(world: World, maker: u32, path: &Path) {
         direct.punch(0..4096),
         direct.sync_all(),
         direct.invalidate(..),
-        direct.pin_raw(0..1).map(drop),
+        direct.pin(0..1).map(drop),
         direct
             .defer(|file| file.sync_all())
             .wait_timeout(LONG)

@@ -101,7 +101,7 @@ fn a_page_that_a_hundred_forks_share_is_written_once_and_read_once() {
     while memory.reclaim(MIB) > 0 {}
     assert_eq!(store.written.load(Ordering::Relaxed), 16, "pages written");
     assert_eq!(
-        space.stats().pages.file,
+        space.stats().pages.file.0,
         0,
         "every translation was taken away"
     );
@@ -264,9 +264,8 @@ fn a_system_call_reads_into_pinned_pages() {
     host.seek(SeekFrom::Start(0)).unwrap();
     let pieces: Vec<libc::iovec> = pinned
         .pieces()
-        .into_iter()
         .map(|(base, len)| libc::iovec {
-            iov_base: base.cast(),
+            iov_base: base.as_ptr().cast(),
             iov_len: len,
         })
         .collect();

@@ -314,7 +314,7 @@ fn a_private_page_needs_its_files_page_neither_to_be_saved_nor_to_be_loaded() {
     loaded.validate();
     let shape = |snapshot: &Snapshot| {
         let mappings = snapshot.stats().mappings.into_iter();
-        let shape = mappings.map(|m| (m.start, m.end, m.protection, m.file, m.pages.resident));
+        let shape = mappings.map(|m| (m.start, m.end, m.protection, m.file, m.pages.resident.0));
         shape.collect::<Vec<_>>()
     };
     assert_eq!(shape(&loaded), shape(&snapshot));
@@ -359,7 +359,7 @@ fn a_page_with_as_many_views_as_can_be_counted_is_saved() {
     snapshot.save(&mut saved).unwrap();
     drop((space, snapshot));
     let loaded = memory.load_snapshot(&mut &saved[..], |_| None).unwrap();
-    assert_eq!(loaded.view(at, PAGE as usize).unwrap()[..], [7; 4096]);
+    assert_eq!(loaded.view(at, PAGE).unwrap()[..], [7; 4096]);
     assert_eq!(views[0][..], [7; 8]);
     drop((views, loaded));
     assert_eq!(memory.root_group().usage(), 0);

@@ -108,7 +108,7 @@ fn pages_that_would_block_are_there_after_a_tick() {
         Ok(0x0303_0303_0202_0202)
     );
     assert_eq!(file.stats().dirty.0, 0);
-    at_once(space.ready(at + PAGE, 2 * PAGE_SIZE, AccessKind::Load)).unwrap();
+    at_once(space.ready(at + PAGE, 2 * PAGE, AccessKind::Load)).unwrap();
 
     after_a_tick(&memory, space.ready(at + 5 * PAGE, 1, AccessKind::Store)).unwrap();
     assert_eq!(file.stats().dirty.0, 1);
@@ -123,10 +123,10 @@ fn what_takes_no_waiting_is_had_at_the_first_poll() {
     let memory = memory(8 * MIB);
     let space = memory.create_space().unwrap();
     let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
-    at_once(space.ready(at, 64 * PAGE_SIZE, AccessKind::Load)).unwrap();
-    assert_eq!(space.stats().pages.zero, 64);
-    at_once(space.ready(at, 64 * PAGE_SIZE, AccessKind::Store)).unwrap();
-    assert_eq!(space.stats().pages.own, 64);
+    at_once(space.ready(at, 64 * PAGE, AccessKind::Load)).unwrap();
+    assert_eq!(space.stats().pages.zero.0, 64);
+    at_once(space.ready(at, 64 * PAGE, AccessKind::Store)).unwrap();
+    assert_eq!(space.stats().pages.own.0, 64);
 }
 
 /// A device whose loads return zeros.
@@ -149,13 +149,9 @@ fn a_device_has_nothing_to_wait_for_and_what_follows_is_waited_for() {
     let (file, space, at) = mapped(&memory);
     let before = VirtAddr(at.0 - PAGE);
     space.map(Map::device(Zeros, PAGE).at(before)).unwrap();
-    at_once(space.ready(before, PAGE_SIZE, AccessKind::Load)).unwrap();
+    at_once(space.ready(before, PAGE, AccessKind::Load)).unwrap();
     assert_eq!(space.accessor().unwrap().try_load::<u8>(before), Ok(0));
-    after_a_tick(
-        &memory,
-        space.ready(before, 2 * PAGE_SIZE, AccessKind::Load),
-    )
-    .unwrap();
+    after_a_tick(&memory, space.ready(before, 2 * PAGE, AccessKind::Load)).unwrap();
     assert_eq!(file.stats().filled, 1);
 }
 
@@ -229,7 +225,7 @@ fn an_error_comes_with_its_address_and_reason() {
     );
     assert!(text.contains("nearest mapping"), "{text}");
     // A page is cut off while it is waited for.
-    let mut ready = pin!(space.ready(at + 14 * PAGE, 2 * PAGE_SIZE, AccessKind::Load));
+    let mut ready = pin!(space.ready(at + 14 * PAGE, 2 * PAGE, AccessKind::Load));
     let bell = Arc::new(Bell::default());
     assert!(poll(ready.as_mut(), &bell).is_pending());
     file.set_len(15 * PAGE).unwrap();
@@ -315,7 +311,7 @@ fn calls_are_made_by_a_tick_in_the_order_of_their_first_polls() {
     ] {
         assert!(polled);
     }
-    assert_eq!(space.stats().pages.own, 0, "not yet");
+    assert_eq!(space.stats().pages.own.0, 0, "not yet");
     memory.tick();
     assert_eq!(bell.rung(), 3);
     let Poll::Ready(Ok(fork)) = poll(fork, &bell) else {

@@ -354,7 +354,7 @@ fn a_direct_write_that_wants_memory_does_not_wait_for_a_store_that_writes_there(
 fn a_pin_that_wants_memory_does_not_wait_for_a_store_that_writes_there() {
     when_full_above_direct(on_a_device, |_, direct| {
         direct.set_len(700 * PAGE).unwrap();
-        let pin = direct.pin_raw(600 * PAGE..600 * PAGE + 10).unwrap();
+        let pin = direct.pin(600 * PAGE..600 * PAGE + 10).unwrap();
         drop(pin);
     });
 }

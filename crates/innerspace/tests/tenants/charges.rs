@@ -440,7 +440,7 @@ fn a_punch_that_parts_a_run_is_paid_for_or_refused() {
         file.write_at(&large, range * 512 * PAGE).unwrap();
     }
     file.sync_all().unwrap();
-    assert_eq!(file.stats().present, 16 * 512);
+    assert_eq!(file.stats().present.0, 16 * 512);
     let filled = fill(&world.a, &world.memory);
     let punch = |page: u64| file.punch(page * PAGE..(page + 1) * PAGE);
     // The words of each range take a page.

@@ -161,7 +161,7 @@ fn direct_files_and_pins_are_charged_at_their_size() {
     file.set_len(MIB).unwrap();
     file.write_at(&[1; 8 * KIB as usize], 0).unwrap();
     check("pin of a direct file", &world.a, 0, |_| {
-        file.pin_raw(0..4096).unwrap()
+        file.pin(0..4096).unwrap()
     });
     let task = |_| -> Task<(), innerspace::dax::DaxError> { file.defer(DaxFile::sync_all) };
     check("task of a direct file", &world.a, 0, task);

@@ -8,7 +8,7 @@ use innerspace::store::MemoryStore;
 use innerspace::{
     Group, MIB, Map, Memory, PAGE_SIZE, Space, Threads, VirtAddr,
     file::FileAccess,
-    space::{Advice, AtFork, Protection, Remap},
+    space::{AtFork, Protection, Remap},
 };
 
 use crate::world::World;
@@ -87,7 +87,7 @@ fn work(memory: &Memory, group: &Group) {
     store_all(2);
     space.restore(&snapshot).unwrap();
     space.protect(at, PAGE, Protection::READ).unwrap();
-    space.advise(at, 8 * PAGE, Advice::DontNeed).unwrap();
+    space.discard(at, 8 * PAGE).unwrap();
     drop(space.pin(at + 8 * PAGE, PAGE, AtFork::Refuse).unwrap());
     let options = memory.file_options().group(group);
     let store = MemoryStore::from_bytes(&vec![7; 4 << 20]);

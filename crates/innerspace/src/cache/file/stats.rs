@@ -15,7 +15,7 @@ pub struct FileStats {
     /// The name in messages.
     pub name: String,
     /// The length in bytes.
-    pub size: u64,
+    pub len: u64,
     /// The block size in bytes.
     pub block_size: u64,
     /// Cached pages.
@@ -64,7 +64,7 @@ impl fmt::Display for FileStats {
             "{}: {} in blocks of {}; cached {}, dirty {}, writeback {}, mapped {}, viewed {}; filled {} (ahead {}), \
              written {}, evicted {}, moved {}, write errors {}",
             self.name,
-            ByteSize(self.size),
+            ByteSize(self.len),
             ByteSize(self.block_size),
             ByteSize(self.cached.bytes()),
             ByteSize(self.dirty.bytes()),
@@ -113,7 +113,7 @@ impl FileStats {
         let counters = &file.counters;
         FileStats {
             name: file.id.name.to_string(),
-            size: file.size(),
+            len: file.size(),
             block_size: file.block_bytes(),
             cached: pages(counts.blocks),
             dirty: pages(file.dirty_blocks()),

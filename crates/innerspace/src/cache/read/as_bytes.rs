@@ -1,58 +1,63 @@
 //! Lets a view stand in for its bytes: the traits by which other code compares, hashes, keeps and
 //! shares bytes.
 
-use std::borrow::Borrow;
-use std::cmp::Ordering;
-use std::hash::{Hash, Hasher};
-
 use super::view::View;
 
-impl AsRef<[u8]> for View {
-    fn as_ref(&self) -> &[u8] {
-        self
-    }
+/// Implements these traits for a type that derefs to its bytes, which never change. A view compares
+/// and hashes as its bytes do, so a map keyed by views can be searched by a slice.
+macro_rules! as_bytes {
+    ($view:ty) => {
+        impl AsRef<[u8]> for $view {
+            fn as_ref(&self) -> &[u8] {
+                self
+            }
+        }
+
+        impl std::borrow::Borrow<[u8]> for $view {
+            fn borrow(&self) -> &[u8] {
+                self
+            }
+        }
+
+        impl<T: AsRef<[u8]> + ?Sized> PartialEq<T> for $view {
+            fn eq(&self, other: &T) -> bool {
+                **self == *other.as_ref()
+            }
+        }
+
+        impl Eq for $view {}
+
+        impl PartialOrd for $view {
+            fn partial_cmp(&self, other: &$view) -> Option<std::cmp::Ordering> {
+                Some(self.cmp(other))
+            }
+        }
+
+        impl Ord for $view {
+            fn cmp(&self, other: &$view) -> std::cmp::Ordering {
+                (**self).cmp(&**other)
+            }
+        }
+
+        impl std::hash::Hash for $view {
+            fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+                std::hash::Hash::hash(&**self, state);
+            }
+        }
+
+        /// Makes no copy: the view's memory stays charged until the last clone or slice is dropped.
+        #[cfg(feature = "bytes_1")]
+        impl From<$view> for bytes::Bytes {
+            fn from(view: $view) -> bytes::Bytes {
+                bytes::Bytes::from_owner(view)
+            }
+        }
+    };
 }
 
-/// A view compares and hashes as its bytes do, so a map keyed by views can be searched by a slice.
-impl Borrow<[u8]> for View {
-    fn borrow(&self) -> &[u8] {
-        self
-    }
-}
+pub(crate) use as_bytes;
 
-impl<T: AsRef<[u8]> + ?Sized> PartialEq<T> for View {
-    fn eq(&self, other: &T) -> bool {
-        **self == *other.as_ref()
-    }
-}
-
-impl Eq for View {}
-
-impl PartialOrd for View {
-    fn partial_cmp(&self, other: &View) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for View {
-    fn cmp(&self, other: &View) -> Ordering {
-        (**self).cmp(&**other)
-    }
-}
-
-impl Hash for View {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        (**self).hash(state);
-    }
-}
-
-/// Makes no copy: the view's memory stays charged until the last clone or slice is dropped.
-#[cfg(feature = "bytes_1")]
-impl From<View> for bytes::Bytes {
-    fn from(view: View) -> bytes::Bytes {
-        bytes::Bytes::from_owner(view)
-    }
-}
+as_bytes!(View);
 
 // SAFETY: a view's bytes are in frames of the arena or in a static, never in the view itself, so
 // they stay where they are when the view is moved. Its hold keeps the frames from being moved,

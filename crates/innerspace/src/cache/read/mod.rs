@@ -8,7 +8,7 @@
 //! - `copy`, `block_reader`, `uncached`: `read_at` and scans; a reader that remembers blocks; reads
 //!   that leave nothing in the cache
 
-mod as_bytes;
+pub(super) mod as_bytes;
 pub(crate) mod block_reader;
 mod content;
 pub(crate) mod copy;

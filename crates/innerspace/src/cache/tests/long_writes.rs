@@ -42,7 +42,7 @@ fn a_long_write_goes_over_what_is_cached_evicted_stored_and_absent() {
     assert_eq!(reads(&store) - before.0, 1, "the rest of the first page");
     assert_eq!((stats.shadows, stats.refaulted), (0, 5));
     assert_eq!(
-        (stats.moved - before.1.moved, stats.size),
+        (stats.moved - before.1.moved, stats.len),
         (1, to),
         "away from the view"
     );

@@ -22,7 +22,7 @@ fn bytes_come_back_and_holes_are_zeros_that_cost_nothing() {
         bytes.len()
     );
     assert!(bytes.iter().all(|byte| *byte == 0));
-    assert_eq!((device.free_pages(), file.stats().tables), (16, 0));
+    assert_eq!((device.free_pages(), file.stats().tables.0), (16, 0));
     file.write_at(b"over a page's end", 9 * PAGE - 6).unwrap();
     assert_eq!(device.free_pages(), 14);
     let mut word = [1; 19];
@@ -39,6 +39,46 @@ fn bytes_come_back_and_holes_are_zeros_that_cost_nothing() {
 }
 
 #[test]
+fn appends_of_several_threads_come_whole_one_after_the_other() {
+    let pool = pool(64);
+    let device = device(64);
+    let file = file(&pool, &device, 0);
+    let mut places: Vec<(u64, u8)> = std::thread::scope(|scope| {
+        let append = |byte: u8| {
+            let one = || (file.append(&[byte; PAGE_SIZE - 100]).unwrap(), byte);
+            (0..8).map(|_| one()).collect::<Vec<_>>()
+        };
+        let threads = [1, 2, 3].map(|byte| scope.spawn(move || append(byte)));
+        threads.map(|thread| thread.join().unwrap()).concat()
+    });
+    places.sort_unstable();
+    assert_eq!(file.len(), 24 * (PAGE - 100));
+    for (number, (place, byte)) in places.into_iter().enumerate() {
+        assert_eq!(place, number as u64 * (PAGE - 100));
+        let mut bytes = [0; PAGE_SIZE - 100];
+        file.read_exact_at(&mut bytes, place).unwrap();
+        assert_eq!(bytes, [byte; PAGE_SIZE - 100]);
+    }
+}
+
+#[test]
+fn a_range_that_ends_before_it_starts_is_refused_by_every_call_that_takes_one() {
+    let pool = pool(64);
+    let file = file(&pool, &device(16), 4 * PAGE);
+    #[expect(clippy::reversed_empty_ranges)]
+    let bad = 2 * PAGE..PAGE;
+    let errors = [
+        file.read_to_vec(bad.clone()).unwrap_err(),
+        file.punch(bad.clone()).unwrap_err(),
+        file.sync_range(bad.clone()).unwrap_err(),
+        file.pin(bad).unwrap_err(),
+    ];
+    for error in errors {
+        assert!(matches!(error, DaxError::BadRange { .. }), "{error}");
+    }
+}
+
+#[test]
 fn a_full_device_is_an_error_and_what_was_written_stays() {
     let pool = pool(64);
     let device = device(4);
@@ -49,7 +89,7 @@ fn a_full_device_is_an_error_and_what_was_written_stays() {
         error.to_string(),
         "data.bin: no block for offset 16,384: the device of 16.0 KiB is full"
     );
-    assert_eq!((file.len(), file.stats().present), (4 * PAGE, 4));
+    assert_eq!((file.len(), file.stats().present.0), (4 * PAGE, 4));
     let mut back = vec![0; 4 * PAGE_SIZE];
     file.read_exact_at(&mut back, 0).unwrap();
     assert_eq!(back, bytes[..4 * PAGE_SIZE]);
@@ -222,7 +262,7 @@ fn what_asks_for_nothing_changes_nothing() {
     let device = device(16);
     let file = file(&pool, &device, 4);
     file.write_at(&[], 1 << 30).unwrap();
-    drop(file.pin_raw(5..5).unwrap());
+    drop(file.pin(5..5).unwrap());
     for page in 1..20 {
         let past = page << 20;
         let reach = Reach::Pages { end: past + 1 };
@@ -231,7 +271,7 @@ fn what_asks_for_nothing_changes_nothing() {
             .unwrap_err();
     }
     assert_eq!(
-        (file.len(), device.free_pages(), file.stats().tables),
+        (file.len(), device.free_pages(), file.stats().tables.0),
         (4 * PAGE, 16, 0)
     );
 }
@@ -273,7 +313,10 @@ fn new_bytes_are_put_into_a_block_when_nobody_sees_the_hole_any_more() {
     assert!(filled.is_err());
     drop(locked);
     let stats = file.stats();
-    assert_eq!((stats.zero, stats.present, stats.allocated), (1, 0, 0));
+    assert_eq!(
+        (stats.zero.0, stats.present.0, stats.allocated.0),
+        (1, 0, 0)
+    );
     assert_eq!(device.free_pages(), 16, "a block that was not filled");
 }
 
@@ -297,16 +340,16 @@ fn the_tree_of_a_scattered_file_is_charged_and_given_back() {
     assert!((1_000..3_000).contains(&written), "{written}");
     let stats = file.stats();
     assert_eq!(
-        (stats.present, 4_000 - device.free_pages()),
+        (stats.present.0, 4_000 - device.free_pages()),
         (written, written)
     );
     // The extent map has a word for each page, in whole pages of words.
     let usage = |group: &Group| group.stats().usage.0;
-    assert!(usage(&group) >= stats.tables + written * 8 / PAGE);
+    assert!(usage(&group) >= stats.tables.0 + written * 8 / PAGE);
     file.punch(0..1 << 30).unwrap();
     file.sync_all().unwrap();
     pool.flush_retired();
-    assert!(usage(&group) <= file.stats().tables + 2);
+    assert!(usage(&group) <= file.stats().tables.0 + 2);
     drop(file);
     pool.flush_retired();
     assert_eq!(usage(&group), 0);
@@ -399,9 +442,9 @@ fn a_long_store_has_the_blocks_it_goes_on_to_and_no_others() {
         locked
     };
     assert_eq!(locked(0, 0), 0..1);
-    assert_eq!(file.stats().dirty, 1);
+    assert_eq!(file.stats().dirty.0, 1);
     assert_eq!(locked(1, 2), 1..4);
-    assert_eq!(file.stats().dirty, 4);
+    assert_eq!(file.stats().dirty.0, 4);
     // The pages end at the hole, which is allocated by a fault of its own.
     assert_eq!(locked(4, 9), 4..6);
     // An entry that another thread has locked is not waited for.
@@ -409,9 +452,9 @@ fn a_long_store_has_the_blocks_it_goes_on_to_and_no_others() {
     assert_eq!(locked(7, 9), 7..9);
     drop(held);
     assert_eq!(locked(7, 9), 7..11);
-    assert_eq!((file.stats().dirty, file.stats().present), (10, 10));
+    assert_eq!((file.stats().dirty.0, file.stats().present.0), (10, 10));
     file.sync_all().unwrap();
-    assert_eq!(file.stats().dirty, 0);
+    assert_eq!(file.stats().dirty.0, 0);
 }
 
 // spec: D9
@@ -456,7 +499,10 @@ fn a_write_of_all_of_a_large_hole_is_one_block_where_that_was_chosen() {
             (entry.size() == Size::Large, entry.is_dirty()),
             (large, true)
         );
-        assert_eq!((file.len(), file.stats().present), (BYTES + 2 * PAGE, 514));
+        assert_eq!(
+            (file.len(), file.stats().present.0),
+            (BYTES + 2 * PAGE, 514)
+        );
         let mut back = vec![0; bytes.len()];
         file.read_exact_at(&mut back, 0).unwrap();
         assert!(back == bytes);
@@ -466,7 +512,7 @@ fn a_write_of_all_of_a_large_hole_is_one_block_where_that_was_chosen() {
         file.write_at(&again[..BYTES as usize], 0).unwrap();
         file.read_exact_at(&mut back, 0).unwrap();
         assert!(back[..BYTES as usize] == again[..BYTES as usize]);
-        assert_eq!((file.stats().present, file.stats().dirty), (514, 512));
+        assert_eq!((file.stats().present.0, file.stats().dirty.0), (514, 512));
         drop(file);
         assert_eq!(device.free_pages(), pages - 2);
     }

@@ -47,7 +47,7 @@ fn a_load_from_a_hole_has_the_holes_up_to_the_next_block() {
         assert_eq!(loaded.pages(), 5..6);
         assert!(loaded.host(5).is_some());
     }
-    assert_eq!(file.stats().allocated, 1);
+    assert_eq!(file.stats().allocated.0, 1);
 }
 
 #[test]

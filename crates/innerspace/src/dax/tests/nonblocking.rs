@@ -35,7 +35,7 @@ fn an_entry_that_somebody_has_or_that_is_being_cut_is_not_waited_for() {
     let locked = core.try_fault(1, FaultKind::Write).unwrap();
     assert!(locked.is_dirty(), "of memory, nobody has to make room");
     drop(locked);
-    assert_eq!(file.stats().dirty, 1);
+    assert_eq!(file.stats().dirty.0, 1);
     core.cut.lock().push(1..4);
     core.cuts.fetch_add(1, Ordering::SeqCst);
     assert!(core.try_fault(1, FaultKind::Read).is_none());
@@ -115,7 +115,7 @@ fn what_becomes_dirty_is_paid_for_within_the_limit() {
     let store = |range: u64| core.try_fault(range * LARGE, FaultKind::Write);
     let stored = (0..RANGES).filter(|range| store(*range).is_some()).count();
     assert!((1..RANGES as usize).contains(&stored), "{stored}");
-    assert_eq!((usage(), file.stats().dirty), (full, stored as u64));
+    assert_eq!((usage(), file.stats().dirty.0), (full, stored as u64));
     assert_eq!(core.entries.waits.len(), 0);
     // A store to a page that is dirty already needs no more room.
     assert!(store(0).is_some());

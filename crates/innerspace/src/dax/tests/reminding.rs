@@ -96,7 +96,7 @@ fn a_guarded_file_is_synced_after_a_failure_on_an_old_system() {
             syncs.asked.borrow().as_slice(),
             std::slice::from_ref(&(at..at + PAGE_SIZE))
         );
-        assert_eq!(file.stats().dirty, 0);
+        assert_eq!(file.stats().dirty.0, 0);
     }
     let mut bytes = vec![1; 3 * PAGE_SIZE + 10];
     file.read_exact_at(&mut bytes, 0).unwrap();

@@ -16,7 +16,7 @@ fn clean(path: &Path, pages: usize) -> DaxFile {
     let file = create(path, DaxSetup::default());
     file.write_at(&vec![7; pages * PAGE_SIZE], 0).unwrap();
     file.sync_all().unwrap();
-    assert_eq!(file.stats().dirty, 0);
+    assert_eq!(file.stats().dirty.0, 0);
     file
 }
 
@@ -41,7 +41,7 @@ fn a_store_that_is_refused_says_why() {
         let fault = file.core().fault(1, FaultKind::Write, reach, 0);
         let (fault, call) = (fault.unwrap_err(), file.write_at(&[1], PAGE).unwrap_err());
         assert_eq!(fault.to_string(), call.to_string());
-        assert_eq!(file.stats().dirty, 0);
+        assert_eq!(file.stats().dirty.0, 0);
         (call.kind(), call.to_string())
     };
     let (kind, text) = refused(None);
@@ -209,7 +209,7 @@ fn a_store_to_what_the_host_forgot_asks_for_room_again() {
     };
     assert_eq!(asks(), 0, "it is dirty");
     file.sync_all().unwrap_err();
-    assert_eq!(file.stats().dirty, 1);
+    assert_eq!(file.stats().dirty.0, 1);
     assert_eq!(asks(), 1, "the host was not reminded");
     fails.set(false);
     file.sync_all().unwrap();

@@ -70,7 +70,7 @@ fn a_write_has_the_pages_before_one_that_somebody_has() {
     let mut back = vec![0; bytes.len()];
     file.try_read_exact_at(&mut back, 5).unwrap();
     assert!(back == bytes);
-    assert_eq!((file.stats().present, file.stats().dirty), (21, 21));
+    assert_eq!((file.stats().present.0, file.stats().dirty.0), (21, 21));
     for held in [2, 18] {
         let other = file.core().entries.lock(held, Wanted::Cover).unwrap();
         let before = known(&file, held..held + 3);
@@ -103,7 +103,7 @@ fn a_write_makes_no_file_longer_and_meets_no_cut() {
     for at in [PAGE + 100, PAGE + 101, 50 * PAGE] {
         assert_would_block(file.core().try_write_at(&[7], at), at);
     }
-    assert_eq!((file.len(), file.stats().present), (PAGE + 100, 1));
+    assert_eq!((file.len(), file.stats().present.0), (PAGE + 100, 1));
     let layout = file.core().layout.write();
     assert_would_block(file.core().try_write_at(&[7; 9], 5), 5);
     assert_eq!(file.core().try_write_at(&[], 5).unwrap(), 0);
@@ -130,7 +130,7 @@ fn a_hole_that_a_mapping_may_show_is_not_written() {
     let show = |page, reach| drop(core.fault(page, FaultKind::Read, reach, 0).unwrap());
     show(3, Reach::Pages { end: 4 });
     show(LARGE + 7, Reach::Leaf);
-    assert_eq!(file.stats().zero, 1 + LARGE);
+    assert_eq!(file.stats().zero.0, 1 + LARGE);
     let before = known(&file, LARGE..LARGE + 1);
     assert_eq!(
         file.core().try_write_at(&[7; 5 * PAGE_SIZE], PAGE).unwrap(),
@@ -145,7 +145,7 @@ fn a_hole_that_a_mapping_may_show_is_not_written() {
     }
     assert_eq!(core.entries.peek(3).unwrap().content(), Content::Zero);
     assert_eq!(known(&file, LARGE..LARGE + 1).1, before.1);
-    assert_eq!((file.stats().present, file.stats().downgrades), (2, 0));
+    assert_eq!((file.stats().present.0, file.stats().downgrades), (2, 0));
     file.write_at(&[7], 3 * PAGE).unwrap();
     assert_eq!(file.core().try_write_at(&[8], 3 * PAGE).unwrap(), 1);
 }
@@ -216,27 +216,27 @@ fn a_range_is_pinned_whole_or_not_at_all() {
     let device = device(16);
     let file = file(&pool, &device, 600);
     let core = file.core();
-    let pin = file.try_pin_raw(PAGE + 10..3 * PAGE).unwrap();
-    let lens: u64 = pin.parts().map(|(_, len)| len as u64).sum();
+    let pin = file.try_pin(PAGE + 10..3 * PAGE).unwrap();
+    let lens: u64 = pin.pieces().map(|(_, len)| len as u64).sum();
     assert_eq!((lens, pin.bytes()), (2 * PAGE - 10, PAGE + 10..3 * PAGE));
     file.sync_all().unwrap();
-    assert_eq!(file.stats().dirty, 2, "as long as it is pinned");
+    assert_eq!(file.stats().dirty.0, 2, "as long as it is pinned");
     drop(pin);
     drop(
         core.fault(4, FaultKind::Read, Reach::Pages { end: 5 }, 0)
             .unwrap(),
     );
-    assert_would_block(file.try_pin_raw(3 * PAGE..6 * PAGE), 4 * PAGE);
+    assert_would_block(file.try_pin(3 * PAGE..6 * PAGE), 4 * PAGE);
     let held = core.entries.lock(2, Wanted::Cover).unwrap();
-    assert_would_block(file.try_pin_raw(PAGE..3 * PAGE), 2 * PAGE);
+    assert_would_block(file.try_pin(PAGE..3 * PAGE), 2 * PAGE);
     drop(held);
     let cut = core.layout.write();
-    assert_would_block(file.try_pin_raw(PAGE + 1..3 * PAGE), PAGE + 1);
+    assert_would_block(file.try_pin(PAGE + 1..3 * PAGE), PAGE + 1);
     drop(cut);
     assert_eq!((file.stats().pins, core.entries.waits.len()), (0, 0));
-    let past = file.try_pin_raw(0..601 * PAGE);
+    let past = file.try_pin(0..601 * PAGE);
     assert!(matches!(past, Err(DaxError::PastEnd { .. })), "{past:?}");
-    drop(file.try_pin_raw(PAGE..3 * PAGE).unwrap());
+    drop(file.try_pin(PAGE..3 * PAGE).unwrap());
 }
 
 /// Tests with host files.
@@ -292,8 +292,8 @@ mod host {
         file.sync_all().unwrap();
         let _host = answer(|call, bytes| panic!("{call:?} of {bytes:?}"));
         assert_would_block(file.core().try_write_at(&[9; 6], PAGE + 5), PAGE);
-        assert_would_block(file.try_pin_raw(PAGE..PAGE + 5), PAGE);
-        assert_eq!(file.stats().dirty, 0);
+        assert_would_block(file.try_pin(PAGE..PAGE + 5), PAGE);
+        assert_eq!(file.stats().dirty.0, 0);
         let mut byte = [0];
         file.try_read_at(&mut byte, PAGE + 5).unwrap();
         assert_eq!(byte, [8]);
@@ -309,6 +309,6 @@ mod host {
         assert_eq!(file.try_read_at(&mut [0; 10], 10).unwrap(), 0, "its end");
         // Such a pin makes no call of the host.
         let _host = answer(|call, bytes| panic!("{call:?} of {bytes:?}"));
-        drop(file.try_pin_raw(0..10).unwrap());
+        drop(file.try_pin(0..10).unwrap());
     }
 }

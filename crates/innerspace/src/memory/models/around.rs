@@ -66,7 +66,7 @@ fn a_neighbour_that_is_evicted_while_it_is_mapped_shows_no_other_bytes() {
         }
         space.validate();
         file.evict(..).unwrap();
-        assert_eq!(space.stats().pages.file, 0, "mapped, and not found");
+        assert_eq!(space.stats().pages.file.0, 0, "mapped, and not found");
         drop((b, other, space, file));
         MAPPED.add_those_of(&memory);
         assert_nothing_left(memory);

@@ -113,7 +113,7 @@ fn stores_beside_a_drop_in_place_are_before_or_after_it() {
             }
             a
         });
-        space.advise(at, PAGE, Advice::DontNeed).unwrap();
+        space.discard(at, PAGE).unwrap();
         // The dropped frame is used again for another page.
         other.store(at + 2 * PAGE, 99u64).unwrap();
         let a = storing.join().unwrap();
@@ -142,11 +142,7 @@ fn a_copy_beside_a_drop_brings_nothing_back() {
         // The leaf is the child's own from now on; its other pages are borrowed.
         c.store(at, 10u64).unwrap();
         let dropper = child.clone();
-        let dropping = thread::spawn(move || {
-            dropper
-                .advise(at + PAGE, 2 * PAGE, Advice::DontNeed)
-                .unwrap()
-        });
+        let dropping = thread::spawn(move || dropper.discard(at + PAGE, 2 * PAGE).unwrap());
         c.store(at + PAGE, 20u64).unwrap();
         dropping.join().unwrap();
         let first = c.load::<u64>(at + PAGE).unwrap();

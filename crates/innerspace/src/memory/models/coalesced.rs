@@ -85,7 +85,7 @@ fn what_is_stored_after_a_drop_is_seen_by_who_coalesces() {
         let drops = space.clone();
         let dropping = thread::spawn(move || {
             let page = VirtAddr(PLACE.0 - PLACE.0 % PAGE);
-            drops.advise(page, PAGE, Advice::DontNeed).unwrap();
+            drops.discard(page, PAGE).unwrap();
         });
         let mut b = space.accessor().unwrap();
         // The store came before the drop and is lost, or after it and stays.

@@ -150,7 +150,7 @@ fn a_store_beside_syncs_is_durable_after_the_next() {
         }
         store.join().unwrap();
         file.sync_all().unwrap();
-        assert_eq!(file.stats().dirty, 0);
+        assert_eq!(file.stats().dirty.0, 0);
     });
 }
 
@@ -174,7 +174,7 @@ fn a_large_hole_that_two_spaces_read_is_parted_for_a_store() {
         a.store(at, 5u64).unwrap();
         let mut b = reader.join().unwrap();
         assert_eq!(b.load::<u64>(at), Ok(5));
-        assert_eq!((file.stats().downgrades, file.stats().present), (1, 1));
+        assert_eq!((file.stats().downgrades, file.stats().present.0), (1, 1));
         space.validate();
         fork.validate();
     });
@@ -200,7 +200,7 @@ fn a_large_block_and_small_ones_do_not_meet() {
         assert_eq!(bytes, 3u64.to_le_bytes());
         file.read_exact_at(&mut bytes, 4 * PAGE).unwrap();
         assert_eq!(bytes, [4; 8]);
-        let pages = file.stats().present;
+        let pages = file.stats().present.0;
         assert!(pages == 2 || pages == 512, "{pages}");
         assert_eq!(device.free_pages(), 4 * 512 - pages);
     });
@@ -261,7 +261,7 @@ fn a_long_store_beside_syncs_is_durable_after_the_next() {
         image.sort_unstable();
         bytes.sort_unstable();
         assert!(image == bytes, "something of the last stores is lost");
-        assert_eq!(file.stats().dirty, 0);
+        assert_eq!(file.stats().dirty.0, 0);
         space.validate();
     });
 }
@@ -304,7 +304,7 @@ fn a_long_store_beside_a_cut_never_reaches_a_freed_block() {
             space.accessor().unwrap().read(at, &mut seen).unwrap();
             assert!(seen == bytes);
             file.sync_all().unwrap();
-            assert_eq!(file.stats().dirty, 0);
+            assert_eq!(file.stats().dirty.0, 0);
             space.validate();
         });
     }
@@ -330,7 +330,7 @@ fn a_sync_that_fails_beside_stores_loses_nothing() {
         // The sync covers only one page; the host may forget others.
         let failed = file.sync_range(..PAGE).unwrap_err().to_string();
         assert!(failed.ends_with("a write was lost"), "{failed}");
-        assert!(file.stats().dirty > 0, "what was not written is dirty");
+        assert!(file.stats().dirty.0 > 0, "what was not written is dirty");
         file.sync_all().unwrap();
         store.join().unwrap();
         file.sync_all().unwrap();
@@ -338,7 +338,7 @@ fn a_sync_that_fails_beside_stores_loses_nothing() {
         let mut stored: Vec<u8> = image.chunks_exact(PAGE_SIZE).map(|page| page[0]).collect();
         stored.sort_unstable();
         assert_eq!(stored, [0, 3, 4, 5]);
-        assert_eq!(file.stats().dirty, 0);
+        assert_eq!(file.stats().dirty.0, 0);
         space.validate();
     });
 }

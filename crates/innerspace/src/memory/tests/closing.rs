@@ -236,7 +236,7 @@ fn the_last_direct_file_leaves_nothing_charged_when_the_memory_went_before_it() 
         })
     });
     let pinned = left_by(|_, file| {
-        let pin = file.pin_raw(0..100).unwrap();
+        let pin = file.pin(0..100).unwrap();
         drop(file);
         Box::new(move || {
             drop(pin);

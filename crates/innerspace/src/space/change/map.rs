@@ -195,8 +195,9 @@ impl Map {
         self
     }
 
-    /// Makes stores go to the file, where all that read or map it see them. Anonymous memory is
-    /// always private.
+    /// Makes stores go to the file, where all that read or map it see them. Anonymous memory has no
+    /// file, and [`Space::map`](crate::Space::map) refuses it
+    /// ([`SpaceError::SharedAnonymous`]).
     pub fn shared(mut self) -> Map {
         self.sharing = Sharing::Shared;
         self
@@ -301,6 +302,9 @@ impl Map {
             false => Protection::READ_WRITE | Protection::EXECUTE,
         };
         let (backing, ceiling, sharing) = match &self.what {
+            What::Anonymous { .. } if self.sharing == Sharing::Shared => {
+                return Err(SpaceError::SharedAnonymous { at, len });
+            }
             What::Anonymous { .. } => (Backing::Anonymous, of_file(true), Sharing::Private),
             What::Device { device, .. } => {
                 let backing = Backing::Device(device.clone());

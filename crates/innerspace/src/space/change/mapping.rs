@@ -222,12 +222,12 @@ impl Space {
         remap::remap(&self.0, at, old_len, new_len, to)
     }
 
-    /// Reserves `most` bytes (rounded up to whole pages), at an address that the space chooses, for
-    /// a region that is empty at first.
+    /// Creates a region that is empty at first, and reserves `most` bytes for it (rounded up to
+    /// whole pages), at an address that the space chooses.
     ///
     /// # Errors
     /// As for [`Space::map`].
-    pub fn region(&self, most: u64) -> Result<Region, SpaceError> {
+    pub fn create_region(&self, most: u64) -> Result<Region, SpaceError> {
         let start = self.map(Map::anonymous(most).protection(Protection::NONE))?;
         Ok(Region::new(self, start, most))
     }

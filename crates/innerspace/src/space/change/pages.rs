@@ -1,8 +1,9 @@
 //! The calls about the pages of a range: whether a program will want them, whether they are to stay
 //! in memory, whether they are to be written, and which of them were stored to.
 //!
-//! - [`Space::advise`] (madvise) drops pages, reads ahead, makes pages old, evicts, or says in
-//!   which order files will be read.
+//! - [`Space::advise`] (madvise) reads ahead, makes pages old, evicts, or says in which order files
+//!   will be read. It changes no byte.
+//! - [`Space::discard`] (MADV_DONTNEED) drops pages, with what was stored to them.
 //! - [`Space::populate`] (MAP_POPULATE) brings in every page, as a load, or a store to a private
 //!   mapping, would.
 //! - [`Space::lock`], [`Space::unlock`] (mlock, munlock) populate a range, and keep reclaim away.
@@ -32,14 +33,12 @@ use crate::space::vma::set::{Changed, VmaSet};
 use crate::sync::{Arc, failpoint};
 use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
-/// How a program will use a range.
+/// How a program will use a range. No advice changes a byte: [`Space::discard`] is the call that
+/// drops what was stored (MADV_DONTNEED).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Advice {
-    /// The pages are dropped now: anonymous memory is zeros again, and a private file mapping has
-    /// its file's bytes again. Bytes stored to a shared mapping stay in the file.
-    DontNeed,
     /// The range will be used soon: files read ahead.
     WillNeed,
     /// The range will not be used soon: reclaim takes its pages early.
@@ -65,16 +64,15 @@ impl Space {
     ///
     /// # Errors
     /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Locked`] for
-    /// [`Advice::DontNeed`] and [`Advice::PageOut`] of locked pages; [`SpaceError::File`] if
-    /// reading ahead or writing fails; [`SpaceError::Empty`], [`SpaceError::Unaligned`],
-    /// [`SpaceError::OutOfRange`], [`SpaceError::Limit`].
+    /// [`Advice::PageOut`] of locked pages; [`SpaceError::File`] if reading ahead or writing fails;
+    /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`],
+    /// [`SpaceError::Limit`].
     pub fn advise(&self, at: VirtAddr, len: u64, advice: Advice) -> Result<(), SpaceError> {
         let (space, what) = (&self.0, "advise");
         let range = space.live_range(what, at, len)?;
         let writer = space.gate.write();
         writer.vmas.check_covers(&range, what, len)?;
-        let takes = matches!(advice, Advice::DontNeed | Advice::PageOut);
-        if takes && writer.vmas.overlapping(&range).any(Vma::is_locked) {
+        if advice == Advice::PageOut && writer.vmas.overlapping(&range).any(Vma::is_locked) {
             return Err(SpaceError::Locked { what, at, len });
         }
         let set_reading = |writer, reading| {
@@ -82,10 +80,6 @@ impl Space {
             space.change(writer, &range, None, set)
         };
         match advice {
-            Advice::DontNeed => zap(space, writer, &range).or_else(|writer| {
-                let nothing = |_: &mut VmaSet| Changed::default();
-                space.change(writer, &range, Some(Edit::Detach), nothing)
-            }),
             Advice::Cold => {
                 drop(writer);
                 make_old(space, &range);
@@ -109,6 +103,28 @@ impl Space {
                 for_each_file(parts, evict, |file, bytes| file.sync_range(bytes))
             }
         }
+    }
+
+    /// Drops the pages of `len` bytes (rounded up to whole pages) at `at`, and frees their memory
+    /// (MADV_DONTNEED): anonymous memory is zeros again, and a private file mapping has its file's
+    /// bytes again. Bytes stored to a shared mapping stay in the file.
+    ///
+    /// # Errors
+    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Locked`] of
+    /// locked pages; [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`],
+    /// [`SpaceError::Limit`].
+    pub fn discard(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
+        let (space, what) = (&self.0, "discard");
+        let range = space.live_range(what, at, len)?;
+        let writer = space.gate.write();
+        writer.vmas.check_covers(&range, what, len)?;
+        if writer.vmas.overlapping(&range).any(Vma::is_locked) {
+            return Err(SpaceError::Locked { what, at, len });
+        }
+        zap(space, writer, &range).or_else(|writer| {
+            let nothing = |_: &mut VmaSet| Changed::default();
+            space.change(writer, &range, Some(Edit::Detach), nothing)
+        })
     }
 
     /// Writes the bytes that were stored to shared mappings of files in `len` bytes (rounded up to

@@ -23,7 +23,7 @@ use crate::{PAGE_SIZE, VirtAddr};
 /// use innerspace::{KIB, MIB, Memory};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let space = Memory::with_limit(4 * MIB)?.create_space()?;
-/// let mut heap = space.region(64 * MIB)?;
+/// let heap = space.create_region(64 * MIB)?;
 /// assert_eq!(heap.set_len(10 * KIB)?, heap.start() + 10 * KIB);
 /// let mut a = space.accessor()?;
 /// a.store(heap.start() + 8 * KIB, 1_u64)?;
@@ -111,7 +111,7 @@ impl Region {
     /// # Errors
     /// [`SpaceError::NoRoom`] beyond the reserve; [`SpaceError::NotMapped`] where the reserve was
     /// unmapped, whatever is mapped there now; [`SpaceError::Limit`]. Nothing is changed then.
-    pub fn set_len(&mut self, len: u64) -> Result<VirtAddr, SpaceError> {
+    pub fn set_len(&self, len: u64) -> Result<VirtAddr, SpaceError> {
         if len > self.most {
             return Err(SpaceError::NoRoom { len });
         }

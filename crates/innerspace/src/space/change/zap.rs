@@ -1,4 +1,4 @@
-//! Dropping anonymous pages with the gate open: `Advice::DontNeed` of less than a leaf.
+//! Dropping anonymous pages with the gate open: `Space::discard` of less than a leaf.
 //!
 //! The structure does not change: the mappings stay, and the leaf stays in its place and the
 //! space's alone. So no gate is closed, and accessors have nothing to forget. A leaf that an

@@ -445,6 +445,18 @@ pub enum SpaceError {
         /// Why the protection is not possible.
         reason: &'static str,
     },
+    /// Anonymous memory was to be shared, but only forks could share it, and their memory is
+    /// copy-on-write.
+    #[error(
+        "map of {} at {at}: anonymous memory cannot be shared; map a file of a DaxDevice instead",
+        Bytes(*len)
+    )]
+    SharedAnonymous {
+        /// The start of the range; if the space chooses the address, the first that it would try.
+        at: VirtAddr,
+        /// The length of the range.
+        len: u64,
+    },
     /// The range is locked in memory, but must not be.
     #[error("{what} of {} at {at}: locked in memory; unlock it first", Bytes(*len))]
     Locked {
@@ -579,6 +591,7 @@ impl SpaceError {
             | SpaceError::NullPage { .. }
             | SpaceError::NotMapped { .. }
             | SpaceError::DeviceEnds { .. }
+            | SpaceError::SharedAnonymous { .. }
             | SpaceError::OtherSpace
             | SpaceError::OtherMemory { .. }
             | SpaceError::NotPinnable { .. }

@@ -5,6 +5,7 @@ use std::ops::Deref;
 
 use super::frozen::Snapshot;
 use crate::VirtAddr;
+use crate::cache::as_bytes;
 use crate::group::{HeapBytes, MayReclaim};
 use crate::space::core::address::page_start;
 use crate::space::core::error::{AccessKind, Fault};
@@ -16,6 +17,8 @@ use crate::sync::Arc;
 const ARC_BYTES: usize = 16;
 
 /// Bytes of a snapshot that stay as they are, even when the snapshot and every space are gone.
+///
+/// It is compared and hashed as its bytes are, as a [`View`](crate::View) is.
 ///
 /// A view inside one private page is the page itself. A view across pages, or of pages of files, is
 /// a copy. The snapshot's group is charged for either. A clone has the same bytes and costs one
@@ -45,11 +48,7 @@ impl Deref for PageView {
     }
 }
 
-impl AsRef<[u8]> for PageView {
-    fn as_ref(&self) -> &[u8] {
-        self
-    }
-}
+as_bytes!(PageView);
 
 impl fmt::Debug for PageView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -63,16 +62,16 @@ impl Snapshot {
     /// # Errors
     /// The [`Fault`] of the first byte that cannot be read;
     /// [`FaultKind::Limit`](crate::space::FaultKind::Limit) if the group has no room for a copy.
-    pub fn view(&self, at: VirtAddr, len: usize) -> Result<PageView, Fault> {
+    pub fn view(&self, at: VirtAddr, len: u64) -> Result<PageView, Fault> {
         let space = &*self.0.0;
         let full = |error| space.limit_fault(at, AccessKind::Load, error);
         let own = size_of::<Bytes>() + ARC_BYTES;
         let heap = space.group.charge_heap(own, MayReclaim::Yes);
         let mut heap = heap.map_err(full)?;
         let offset = at.page_offset();
-        if len <= crate::PAGE_SIZE - offset {
+        if len <= (crate::PAGE_SIZE - offset) as u64 {
             let nodes = space.nodes();
-            let range = offset..offset + len;
+            let range = offset..offset + len as usize;
             let page = space.inside(|tables| {
                 // If the page may not be read, the read below reports it.
                 let vma = tables.vmas.find_containing(at.0)?;
@@ -86,9 +85,9 @@ impl Snapshot {
                 return Ok(PageView(Arc::new(Bytes { what, _heap: heap })));
             }
         }
-        let all = (own as u64).saturating_add(len as u64);
+        let all = (own as u64).saturating_add(len);
         heap.set(all, MayReclaim::Yes).map_err(full)?;
-        let mut bytes = vec![0; len].into_boxed_slice();
+        let mut bytes = vec![0; len as usize].into_boxed_slice();
         self.accessor().map_err(full)?.read(at, &mut bytes)?;
         let what = What::Copy(bytes);
         Ok(PageView(Arc::new(Bytes { what, _heap: heap })))

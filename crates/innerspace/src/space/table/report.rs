@@ -6,7 +6,7 @@ use super::nodes::{Nodes, pieces};
 use super::pte::{self, Holds, Pte, VALID_R, VALID_W};
 use crate::space::core::address::{ROOT_LEVEL, slot_index, span};
 use crate::sync::raw::AtomicU64;
-use crate::{FrameId, PAGE_SIZE};
+use crate::{FrameId, PAGE_SIZE, PageCount};
 
 /// Numbers of pages of 4 KiB, by kind and state.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -15,25 +15,25 @@ use crate::{FrameId, PAGE_SIZE};
 pub struct PageStats {
     /// Mapped pages that take memory, so without those of devices and the zero frame: like Linux's
     /// Rss.
-    pub resident: u64,
+    pub resident: PageCount,
     /// Pages of files in the page cache.
-    pub file: u64,
+    pub file: PageCount,
     /// Anonymous pages that only this space has.
-    pub own: u64,
+    pub own: PageCount,
     /// Anonymous pages shared with forks, or once shared with a fork that is gone, and not stored
     /// to since.
-    pub shared: u64,
+    pub shared: PageCount,
     /// Pages of direct-access files: they belong to the device, and take no memory.
-    pub direct: u64,
+    pub direct: PageCount,
     /// Pages of files that were stored to since they were last written back or synced: like Linux's
     /// Shared_Dirty. All mapped pages of a dirty block count.
-    pub dirty: u64,
+    pub dirty: PageCount,
     /// Pages that map the zero frame; they take no memory.
-    pub zero: u64,
+    pub zero: PageCount,
     /// Pages that were used since reclaim last checked: like Linux's Referenced.
-    pub referenced: u64,
+    pub referenced: PageCount,
     /// Pages to which a store needs no fault.
-    pub writable: u64,
+    pub writable: PageCount,
 }
 
 impl PageStats {
@@ -134,7 +134,7 @@ impl<'pool> Nodes<'pool> {
         let mut found = PageStats::default();
         self.all_leaves(root, &(start..end), &mut |leaf, part| {
             if self.is_zero_leaf(leaf) {
-                let holes = (part.end - part.start) / PAGE_SIZE as u64;
+                let holes = PageCount::floor(part.end - part.start);
                 found.zero += holes;
                 found.referenced += holes;
                 return true;
@@ -146,19 +146,19 @@ impl<'pool> Nodes<'pool> {
                 let pte = pte::load(word);
                 match pte.holds() {
                     Holds::Nothing => continue,
-                    Holds::Zero => found.zero += 1,
-                    Holds::File => found.file += 1,
-                    Holds::Direct => found.direct += 1,
-                    Holds::Own if exclusive => found.own += 1,
-                    Holds::Own | Holds::Borrowed => found.shared += 1,
+                    Holds::Zero => found.zero += PageCount(1),
+                    Holds::File => found.file += PageCount(1),
+                    Holds::Direct => found.direct += PageCount(1),
+                    Holds::Own if exclusive => found.own += PageCount(1),
+                    Holds::Own | Holds::Borrowed => found.shared += PageCount(1),
                 }
-                found.referenced += u64::from(pte.has(VALID_R));
+                found.referenced += PageCount(pte.has(VALID_R).into());
                 let writable = pte.has(VALID_W);
-                found.writable += u64::from(writable);
+                found.writable += PageCount(writable.into());
                 if matches!(pte.holds(), Holds::File | Holds::Direct) {
                     // Aging, samples and advice take write validity away and leave the page as
                     // dirty as before.
-                    found.dirty += u64::from(writable || is_dirty(at, pte));
+                    found.dirty += PageCount((writable || is_dirty(at, pte)).into());
                 }
             }
             true
@@ -168,12 +168,11 @@ impl<'pool> Nodes<'pool> {
     }
 
     /// Counts the nodes of the space's table, shared ones included.
-    pub(crate) fn count_nodes(self, node: FrameId, level: u32) -> u64 {
+    pub(crate) fn count_nodes(self, node: FrameId, level: u32) -> PageCount {
         let words = self.words(node).iter().filter(|_| level > 0);
         let children = words.filter_map(|word| self.child(word));
         let children = children.filter(|child| !self.is_zero_leaf(*child));
-        1 + children
-            .map(|child| self.count_nodes(child, level - 1))
-            .sum::<u64>()
+        let below = children.map(|child| self.count_nodes(child, level - 1));
+        PageCount(1) + below.sum()
     }
 }

@@ -4,8 +4,8 @@
 use std::sync::mpsc;
 
 use super::*;
+use crate::space::Remap;
 use crate::space::core::address::{LEAF_BYTES, SLOTS};
-use crate::space::{Advice, Remap};
 use crate::stats::Event;
 use crate::sync::failpoint;
 
@@ -151,14 +151,14 @@ fn what_is_dropped_from_a_coalesced_leaf_is_gone_for_all() {
     let pool = pool(1024);
     let (space, mut a) = coalesced(&pool);
     let dropped = AT + 100 * PAGE;
-    space.advise(dropped, PAGE, Advice::DontNeed).unwrap();
+    space.discard(dropped, PAGE).unwrap();
     let mut b = space.accessor().unwrap();
     b.store(dropped + 8, 7u64).unwrap();
     assert_eq!([0, 8].map(|at| a.load::<u64>(dropped + at)), [Ok(0), Ok(7)]);
     // No accessor has the leaf coalesced, so the next page is dropped with the gate open.
     let next = AT + 102 * PAGE;
     let before = pool.domain.grace_periods();
-    space.advise(next, PAGE, Advice::DontNeed).unwrap();
+    space.discard(next, PAGE).unwrap();
     assert_eq!(pool.domain.grace_periods() - before, 1);
     assert_eq!(a.load::<u64>(next), Ok(0));
     space.validate();
@@ -179,9 +179,7 @@ fn a_leaf_is_not_coalesced_while_its_pages_are_taken() {
         visit(&mut a);
         hand_over.send(a).unwrap();
     });
-    space
-        .advise(AT + 100 * PAGE, PAGE, Advice::DontNeed)
-        .unwrap();
+    space.discard(AT + 100 * PAGE, PAGE).unwrap();
     let mut a = visited.recv().unwrap();
     assert_eq!(a.load::<u64>(AT + 100 * PAGE), Ok(0));
     space.validate();
@@ -277,7 +275,7 @@ fn what_a_change_is_at_stays_shared_until_it_has_passed() {
     a.store(stored, 1u64).unwrap();
     let dirty = space.take_dirty(stored, PAGE).unwrap();
     assert_eq!(dirty, [stored..stored + PAGE]);
-    space.advise(stored, PAGE, Advice::DontNeed).unwrap();
+    space.discard(stored, PAGE).unwrap();
     assert_eq!(a.load::<u64>(stored), Ok(0));
     space.validate();
     child.validate();
@@ -291,9 +289,7 @@ fn who_forgets_often_coalesces_seldom() {
     let pool = pool(1024);
     let (space, mut a) = coalesced(&pool);
     for doubled in 1..=10_u32 {
-        space
-            .advise(AT + 100 * PAGE, PAGE, Advice::DontNeed)
-            .unwrap();
+        space.discard(AT + 100 * PAGE, PAGE).unwrap();
         a.store(AT + 100 * PAGE, 1u64).unwrap();
         let times = 1 << doubled.min(8);
         for time in 0..times {
@@ -428,7 +424,7 @@ mod programs {
                     }
                     Step::Visit(which) => visit_often(&mut accessors[which]),
                     Step::DontNeed(first, len) => {
-                        space.advise(at(first), len * PAGE, Advice::DontNeed).unwrap();
+                        space.discard(at(first), len * PAGE).unwrap();
                         expected[bytes(first, len)].fill(0);
                     }
                     Step::ReadOnly(first, len) => {

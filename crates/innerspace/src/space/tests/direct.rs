@@ -263,16 +263,16 @@ fn a_large_block_is_mapped_whole_and_stays_large() {
     let stats = file.stats();
     assert_eq!(stats.faults, faults, "the whole block was mapped at once");
     assert_eq!(
-        (stats.present, stats.dirty, stats.downgrades),
+        (stats.present.0, stats.dirty.0, stats.downgrades),
         (512, 512, 0)
     );
     file.sync_all().unwrap();
-    assert_eq!((file.stats().dirty, space.stats().pages.dirty), (0, 0));
+    assert_eq!((file.stats().dirty.0, space.stats().pages.dirty.0), (0, 0));
     a.store(at + 100 * PAGE, 6_u64).unwrap();
-    assert_eq!(file.stats().dirty, 512);
+    assert_eq!(file.stats().dirty.0, 512);
     // A write by call to one page leaves the block large.
     file.write_at(&[1; 8], 7 * PAGE).unwrap();
-    assert_eq!(file.stats().present, 512);
+    assert_eq!(file.stats().present.0, 512);
     assert_eq!(a.load::<u64>(at + 9 * PAGE + 8), Ok(9));
     drop((a, space, file));
     assert_eq!(device.free_pages(), 4 * 512);
@@ -307,7 +307,10 @@ fn a_private_mapping_copies_and_leaves_the_file_alone() {
     file.read_exact_at(&mut bytes, 100 * PAGE).unwrap();
     assert_eq!(bytes, [0, 0]);
     let pages = space.stats().pages;
-    assert_eq!((pages.own, pages.dirty, device.free_pages()), (2, 0, 63));
+    assert_eq!(
+        (pages.own.0, pages.dirty.0, device.free_pages()),
+        (2, 0, 63)
+    );
     // Pages that are not copied have the present bytes of the file.
     file.write_at(&[4; 8], PAGE).unwrap();
     assert_eq!(a.load::<u8>(at + PAGE), Ok(4));

@@ -396,12 +396,8 @@ fn a_change_makes_code_stale_before_it_shows() {
         ("GateClosed", |space, at, _| {
             space.map(Map::anonymous(PAGE).replacing(at)).map(drop)
         }),
-        ("GateClosed", |space, at, _| {
-            space.advise(at, LARGE, Advice::DontNeed)
-        }),
-        ("Zap", |space, at, _| {
-            space.advise(at, PAGE, Advice::DontNeed)
-        }),
+        ("GateClosed", |space, at, _| space.discard(at, LARGE)),
+        ("Zap", |space, at, _| space.discard(at, PAGE)),
         ("GateClosed", |space, _, snapshot| space.restore(snapshot)),
     ];
     for (point, change) in changes {

@@ -57,11 +57,14 @@ fn anonymous_memory_is_zero_until_written() {
     let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
     let mut a = space.accessor().unwrap();
     assert_eq!(a.load::<u64>(at + 8), Ok(0));
-    assert_eq!(space.stats().pages.zero, 1);
+    assert_eq!(space.stats().pages.zero.0, 1);
     a.store(at + 8, 7u64).unwrap();
     assert_eq!(a.load::<u64>(at + 8), Ok(7));
     assert_eq!(a.load::<u8>(at + 9), Ok(0));
-    assert_eq!((space.stats().pages.own, space.stats().pages.zero), (1, 0));
+    assert_eq!(
+        (space.stats().pages.own.0, space.stats().pages.zero.0),
+        (1, 0)
+    );
     space.validate();
     drop((a, space));
     assert_nothing_left(&pool);

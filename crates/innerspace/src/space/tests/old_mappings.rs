@@ -130,7 +130,7 @@ fn who_evicts_by_old_mappings_leaves_the_pages_of_a_snapshot() {
     go_on.send(()).unwrap();
     assert_eq!(evicts_old.join().unwrap(), 1);
     restoring.join().unwrap();
-    let pages = || snapshot.stats().pages.file;
+    let pages = || snapshot.stats().pages.file.0;
     assert_eq!(pages(), 1, "taken by who evicts another file");
     assert_eq!(new.evict(..).unwrap().0, 1);
     assert_eq!(pages(), 0);
@@ -153,21 +153,25 @@ fn a_space_that_went_back_since_it_was_asked_is_asked_again() {
     let snapshot = space.freeze().unwrap();
     // The store gives the space a leaf of its own, into which pages of files are not copied.
     a.store(at + PAGE, 1_u8).unwrap();
-    assert_eq!(space.stats().pages.file, 0);
+    assert_eq!(space.stats().pages.file.0, 0);
     let there = {
         let space = space.clone();
         failpoint::on("Revoked", move || {
             let going_back = thread::spawn(move || {
                 space.restore(&snapshot).unwrap();
                 drop(snapshot);
-                assert_eq!(space.stats().pages.file, 1);
+                assert_eq!(space.stats().pages.file.0, 1);
             });
             going_back.join().unwrap();
         })
     };
     assert_eq!(file.evict(..).unwrap().0, 1);
     drop(there);
-    assert_eq!(space.stats().pages.file, 0, "it shows a page that is gone");
+    assert_eq!(
+        space.stats().pages.file.0,
+        0,
+        "it shows a page that is gone"
+    );
     assert_eq!(a.load::<u8>(at), Ok(1));
     space.validate();
 }

@@ -8,7 +8,7 @@ use crate::store::MemoryStore;
 /// Returns the numbers of dirty and of writable pages.
 fn dirty(space: &Space) -> (u64, u64) {
     let pages = space.stats().pages;
-    (pages.dirty, pages.writable)
+    (pages.dirty.0, pages.writable.0)
 }
 
 #[test]

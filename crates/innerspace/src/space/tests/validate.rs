@@ -3,6 +3,7 @@
 use crate::space::core::space::Space;
 use crate::space::table::ADDRESS_BITS;
 use crate::space::vma::protection::Protection;
+use crate::units::PageCount;
 
 impl Space {
     /// Checks all state of the space that can be recomputed. No other thread may use the space
@@ -22,7 +23,7 @@ impl Space {
             tables.vmas.validate();
             nodes.validate(tables.root);
             let (mapped, _) = count(tables.root, 0, 1 << ADDRESS_BITS);
-            let in_vmas: u64 = tables
+            let in_vmas: PageCount = tables
                 .vmas
                 .iter()
                 .map(|vma| count(tables.root, vma.start, vma.end).0)
@@ -38,7 +39,7 @@ impl Space {
                 );
                 let (_, referenced) = count(tables.root, vma.start, vma.end);
                 let readable = vma.protection.allows(Protection::READ);
-                assert!(readable || referenced == 0, "{vma} has readable pages");
+                assert!(readable || referenced.0 == 0, "{vma} has readable pages");
             }
         });
     }

@@ -169,7 +169,7 @@ fn tables_and_mappings_are_charged_and_refused_at_the_limit() {
     assert!(is_refused);
     assert!(group.usage() <= 64 * PAGE);
     let stats = space.stats();
-    assert!(stats.tables > stats.pages.own, "{stats}");
+    assert!(stats.tables.0 > stats.pages.own.0, "{stats}");
     assert_eq!(
         a.load::<u64>(VirtAddr(1 << 30)),
         Ok(1),
@@ -304,7 +304,7 @@ fn pages_are_evicted_from_the_few_of_many_mappings_that_show_them() {
         let at = at.unwrap();
         (0..1000).for_each(|page| load(at + page * PAGE));
     }
-    let shown = || space.stats().pages.file;
+    let shown = || space.stats().pages.file.0;
     assert_eq!(shown(), 3000);
     assert_eq!(file.evict(100 * PAGE..200 * PAGE).unwrap(), PageCount(100));
     assert_eq!(shown(), 2700);

@@ -3,7 +3,6 @@
 use std::sync::mpsc;
 
 use super::*;
-use crate::space::Advice;
 use crate::space::core::address::LEAF_BYTES;
 use crate::sync::failpoint;
 
@@ -41,7 +40,7 @@ fn less_than_a_leaf_is_dropped_with_one_grace_period_and_nothing_is_forgotten() 
     let before = pool.domain.grace_periods();
     // The range is in two leaves.
     let range = at + 6 * PAGE;
-    space.advise(range, 5 * PAGE, Advice::DontNeed).unwrap();
+    space.discard(range, 5 * PAGE).unwrap();
     assert_eq!(pool.domain.grace_periods() - before, 1);
     assert!(
         !a.core.translator.sections.has_mail(),
@@ -51,7 +50,7 @@ fn less_than_a_leaf_is_dropped_with_one_grace_period_and_nothing_is_forgotten() 
     assert_eq!(shown(&space, at), without(6..11));
     // The zero frame, which loads have mapped, is no page to wait for.
     let before = pool.domain.grace_periods();
-    space.advise(range, 5 * PAGE, Advice::DontNeed).unwrap();
+    space.discard(range, 5 * PAGE).unwrap();
     assert_eq!(pool.domain.grace_periods(), before);
     a.store(range, 7u64).unwrap();
     assert_eq!(a.load::<u64>(range), Ok(7));
@@ -66,14 +65,14 @@ fn what_others_share_is_theirs_still() {
     let pool = pool(64);
     let (space, at) = numbered(&pool);
     let child = space.fork().unwrap();
-    space.advise(at, 4 * PAGE, Advice::DontNeed).unwrap();
+    space.discard(at, 4 * PAGE).unwrap();
     assert_eq!(shown(&space, at), without(0..4));
     assert_eq!(shown(&child, at), without(0..0));
     // Both leaves are the child's own now, and borrow the pages to which the child has not stored.
     let mut a = child.accessor().unwrap();
     a.store(at, 1u64).unwrap();
     a.store(at + 15 * PAGE, 16u64).unwrap();
-    child.advise(at, 9 * PAGE, Advice::DontNeed).unwrap();
+    child.discard(at, 9 * PAGE).unwrap();
     assert_eq!(shown(&child, at), without(0..9));
     assert_eq!(shown(&space, at), without(0..4));
     space.validate();
@@ -92,7 +91,7 @@ fn whoever_goes_by_a_page_is_told_that_it_was_dropped() {
         .unwrap();
     let code = a.watch_code(at).unwrap();
     let _everything = space.take_dirty(at, 16 * PAGE).unwrap();
-    space.advise(at, PAGE, Advice::DontNeed).unwrap();
+    space.discard(at, PAGE).unwrap();
     assert!(!code.is_current());
     let dirty = space.take_dirty(at, 16 * PAGE).unwrap();
     assert_eq!(dirty, [at..at + PAGE]);
@@ -107,7 +106,7 @@ fn a_restore_brings_back_what_was_dropped_since() {
     for _ in 0..2 {
         // The leaf has become the space's own; a restore in place relies on that.
         a.store(at, 99u64).unwrap();
-        space.advise(at, 2 * PAGE, Advice::DontNeed).unwrap();
+        space.discard(at, 2 * PAGE).unwrap();
         assert_eq!(shown(&space, at), without(0..2));
         space.restore(&snapshot).unwrap();
         assert_eq!(shown(&space, at), without(0..0));
@@ -134,7 +133,7 @@ fn a_page_that_is_dropped_beside_a_fault_is_not_reused_before_the_fault_is_over(
     let _there = failpoint::on("WatchersNotified", move || {
         let pool = other.0.pool.clone();
         let (begun, used) = (pool.domain.begun(), pool.groups.usage(GroupId::ROOT));
-        let advise = move || other.advise(at, PAGE, Advice::DontNeed).unwrap();
+        let advise = move || other.discard(at, PAGE).unwrap();
         let dropping = thread::spawn(advise);
         // The drop is over, or it waits for this thread.
         while !dropping.is_finished() && pool.domain.begun() == begun {
@@ -162,7 +161,7 @@ fn a_restore_brings_back_what_was_dropped_and_never_stored_to() {
     for _ in 0..2 {
         // The dropped page is borrowed, so it is in no record of changes.
         a.store(at, 99u64).unwrap();
-        space.advise(at + PAGE, PAGE, Advice::DontNeed).unwrap();
+        space.discard(at + PAGE, PAGE).unwrap();
         space.restore(&snapshot).unwrap();
         assert_eq!(shown(&space, at), without(0..0));
     }
@@ -188,7 +187,7 @@ fn a_drop_beside_the_copy_of_its_leaf_takes_nothing_from_the_fork() {
         }
         hand_over.send(storing).unwrap();
     });
-    space.advise(at, PAGE, Advice::DontNeed).unwrap();
+    space.discard(at, PAGE).unwrap();
     storing.recv().unwrap().join().unwrap();
     assert_eq!(child.accessor().unwrap().load(at), Ok(7u64));
     space.validate();
@@ -210,7 +209,7 @@ fn what_a_store_puts_there_beside_the_drop_is_dropped() {
         let storing = thread::spawn(move || a.store(at, 7u64).unwrap());
         storing.join().unwrap();
     });
-    space.advise(at, PAGE, Advice::DontNeed).unwrap();
+    space.discard(at, PAGE).unwrap();
     assert_eq!(space.accessor().unwrap().load(at), Ok(0u64));
     space.validate();
     drop(space);

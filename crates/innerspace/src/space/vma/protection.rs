@@ -72,6 +72,7 @@ impl fmt::Debug for Protection {
 
 /// Whether others see the stores to a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum Sharing {
     /// Only this space sees the stores: each copies its page first.
     Private,

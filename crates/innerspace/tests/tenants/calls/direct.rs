@@ -70,10 +70,12 @@ calls! {
         };
         punch: |h, x| h.direct(x)?.punch(x.range())?;
         sync_all: |h, x| h.direct(x)?.sync_all()?;
+        sync_data: |h, x| h.direct(x)?.sync_data()?;
+        append: |h, x| h.direct(x)?.append(&x.buffer())?;
         sync_range: |h, x| h.direct(x)?.sync_range(x.range())?;
         invalidate: |h, x| h.direct(x)?.invalidate(x.range())?;
-        pin_raw: |h, x| h.keep(h.direct(x)?.pin_raw(x.range())?);
-        try_pin_raw: |h, x| h.keep(h.direct(x)?.try_pin_raw(x.range())?);
+        pin: |h, x| h.keep(h.direct(x)?.pin(x.range())?);
+        try_pin: |h, x| h.keep(h.direct(x)?.try_pin(x.range())?);
         try_read_at: |h, x| h.direct(x)?.try_read_at(&mut x.buffer(), x.number())?;
         try_read_exact_at: |h, x| h.direct(x)?.try_read_exact_at(&mut x.buffer(), x.number())?;
         try_write_at: |h, x| h.direct(x)?.try_write_at(&x.buffer(), x.number())?;
@@ -83,7 +85,7 @@ calls! {
         };
     }
     DaxPin {
-        bytes: |h, x| h.direct(x)?.pin_raw(0..PAGE)?.bytes();
-        parts: |h, x| h.direct(x)?.pin_raw(0..x.number())?.parts().count();
+        bytes: |h, x| h.direct(x)?.pin(0..PAGE)?.bytes();
+        pieces: |h, x| h.direct(x)?.pin(0..x.number())?.pieces().count();
     }
 }

@@ -10,8 +10,7 @@ use innerspace::{
 use super::{Arguments, Entry, PAGE, calls};
 use crate::held::Held;
 
-const ADVICE: [Advice; 7] = [
-    Advice::DontNeed,
+const ADVICE: [Advice; 6] = [
     Advice::WillNeed,
     Advice::Cold,
     Advice::Normal,
@@ -98,8 +97,9 @@ calls! {
             let to = [Remap::InPlace, Remap::MayMove, Remap::Replacing(h.at(x))];
             h.space()?.remap(h.at(x), x.number(), x.number(), x.one_of(&to))?
         };
-        region: |h, x| h.keep(h.space()?.region(x.number())?);
+        create_region: |h, x| h.keep(h.space()?.create_region(x.number())?);
         advise: |h, x| h.space()?.advise(h.at(x), x.number(), x.one_of(&ADVICE))?;
+        discard: |h, x| h.space()?.discard(h.at(x), x.number())?;
         sync: |h, x| h.space()?.sync(h.at(x), x.number())?;
         wait_for_calls: |h, _| h.space()?.wait_for_calls()?;
         populate: |h, x| h.space()?.populate(h.at(x), x.number())?;
@@ -128,7 +128,7 @@ calls! {
         };
         defer: |h, x| h.poll(h.space()?.defer(|space| space.fork()), x.conduct());
         ready: |h, x| {
-            let ready = h.space()?.ready(h.at(x), x.len(), x.one_of(&ACCESSES));
+            let ready = h.space()?.ready(h.at(x), x.len() as u64, x.one_of(&ACCESSES));
             h.poll(ready, x.conduct())
         };
         accessor: |h, _| h.keep(h.space()?.accessor()?);
@@ -140,16 +140,16 @@ calls! {
     }
     SpaceReady {
         wait_timeout: |h, x| {
-            let mut ready = h.space()?.ready(h.at(x), x.len(), x.one_of(&ACCESSES));
+            let mut ready = h.space()?.ready(h.at(x), x.len() as u64, x.one_of(&ACCESSES));
             ready.wait_timeout(Duration::from_millis(1))??
         };
     }
     Region {
-        start: |h, x| h.keep(h.space()?.region(x.number())?.start());
-        len: |h, x| h.space()?.region(x.number())?.len();
-        is_empty: |h, x| h.space()?.region(x.number())?.is_empty();
+        start: |h, x| h.keep(h.space()?.create_region(x.number())?.start());
+        len: |h, x| h.space()?.create_region(x.number())?.len();
+        is_empty: |h, x| h.space()?.create_region(x.number())?.is_empty();
         set_len: |h, x| {
-            let mut region = h.space()?.region(x.number())?;
+            let region = h.space()?.create_region(x.number())?;
             region.set_len(x.number())?;
             region.set_len(x.number())?;
             h.keep(region)
@@ -158,12 +158,12 @@ calls! {
     Pinned {
         start: |h, x| h.pinned(x.below(8))?.start();
         pages: |h, x| h.pinned(x.below(8))?.pages();
-        pieces: |h, x| h.pinned(x.below(8))?.pieces().len();
-        read: |h, x| h.pinned(x.below(8))?.read(x.below(PAGE) as usize, &mut [0; 9]);
+        pieces: |h, x| h.pinned(x.below(8))?.pieces().count();
+        read: |h, x| h.pinned(x.below(8))?.read(x.below(PAGE), &mut [0; 9]);
         write: |h, x| {
             let pinned = h.pinned(x.below(8))?;
             h.space()?.unmap(pinned.start(), PAGE)?;
-            pinned.write(x.below(PAGE) as usize, &[1; 9]);
+            pinned.write(x.below(PAGE), &[1; 9]);
             h.keep(pinned)
         };
     }
@@ -187,6 +187,6 @@ calls! {
             first.diff(&space.freeze()?)?
         };
         save: |h, _| h.space()?.freeze()?.save(&mut std::io::sink())?;
-        view: |h, x| h.keep(h.space()?.freeze()?.view(h.at(x), x.len())?);
+        view: |h, x| h.keep(h.space()?.freeze()?.view(h.at(x), x.len() as u64)?);
     }
 }

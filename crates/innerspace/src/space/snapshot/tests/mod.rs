@@ -189,7 +189,7 @@ fn views_of_a_snapshot_outlive_every_space() {
     a.fill(at, 7, 2 * PAGE_SIZE).unwrap();
     let snapshot = space.freeze().unwrap();
     let inside = snapshot.view(at + 100, 1000).unwrap();
-    let again = snapshot.view(at, PAGE_SIZE).unwrap();
+    let again = snapshot.view(at, PAGE).unwrap();
     assert_eq!(
         inside.as_ptr(),
         again[100..].as_ptr(),
@@ -330,7 +330,7 @@ fn restoring_again_and_again_copies_back_and_takes_no_fault() {
     assert_eq!(pool.counters.totals().restore_in_place, 1);
     let given_back = pool.counters.totals().restore_pages == 0;
     assert!(given_back, "pages stored to once are copied back");
-    assert_eq!(space.stats().pages.own, 0);
+    assert_eq!(space.stats().pages.own.0, 0);
     check(&mut a);
     run(&mut a, 3);
     space.restore(&snapshot).unwrap();

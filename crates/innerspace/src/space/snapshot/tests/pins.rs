@@ -4,7 +4,7 @@ use std::sync::mpsc;
 
 use super::*;
 use crate::space::pin::pin_pages;
-use crate::space::{Advice, AtFork, Pinned, Remap};
+use crate::space::{AtFork, Pinned, Remap};
 use crate::sync::failpoint;
 
 /// Creates a space with `pages` resident pages; page n starts with the number n + 1.
@@ -19,14 +19,14 @@ fn numbered(pool: &Arc<Pool>, pages: u64) -> (Space, VirtAddr, Accessor) {
     (space, at, a)
 }
 
-fn first_word(pinned: &Pinned, page: usize) -> u64 {
+fn first_word(pinned: &Pinned, page: u64) -> u64 {
     let mut bytes = [0; 8];
-    pinned.read(page * PAGE_SIZE, &mut bytes);
+    pinned.read(page * PAGE, &mut bytes);
     u64::from_ne_bytes(bytes)
 }
 
-fn set_first_word(pinned: &Pinned, page: usize, value: u64) {
-    pinned.write(page * PAGE_SIZE, &value.to_ne_bytes());
+fn set_first_word(pinned: &Pinned, page: u64, value: u64) {
+    pinned.write(page * PAGE, &value.to_ne_bytes());
 }
 
 #[test]
@@ -46,18 +46,18 @@ fn accessors_and_a_pin_use_the_same_bytes() {
     assert_eq!(pinned.pages(), PageCount(4));
     assert_eq!([0, 1, 3].map(|page| first_word(&pinned, page)), [1, 2, 0]);
     // Accesses across the end of a page, through the pin and through the accessor.
-    pinned.write(PAGE_SIZE - 3, b"abcdef");
+    pinned.write(PAGE - 3, b"abcdef");
     let mut seen = [0; 6];
     a.read(at + (PAGE - 3), &mut seen).unwrap();
     assert_eq!(&seen, b"abcdef");
     a.write(at + (2 * PAGE - 2), b"wxyz").unwrap();
     let mut seen = [0; 4];
-    pinned.read(2 * PAGE_SIZE - 2, &mut seen);
+    pinned.read(2 * PAGE - 2, &mut seen);
     assert_eq!(&seen, b"wxyz");
-    let pieces = pinned.pieces();
+    let pieces: Vec<_> = pinned.pieces().collect();
     let bytes: usize = pieces.iter().map(|(_, len)| len).sum();
     assert_eq!(bytes, 4 * PAGE_SIZE);
-    assert_eq!(pieces[0].0 as usize % PAGE_SIZE, 0);
+    assert_eq!(pieces[0].0.addr().get() % PAGE_SIZE, 0);
     space.validate();
     drop((pinned, a, space));
     assert_nothing_left(&pool);
@@ -69,7 +69,7 @@ fn what_is_not_pinned_is_not_reached_through_a_pin() {
     let pool = pool(512);
     let (space, at, _a) = numbered(&pool, 1);
     let pinned = space.pin(at, PAGE, AtFork::Copy).unwrap();
-    pinned.write(PAGE_SIZE - 4, &[0; 5]);
+    pinned.write(PAGE - 4, &[0; 5]);
 }
 
 // spec: F1
@@ -270,7 +270,7 @@ fn what_is_unmapped_lives_on_until_it_is_unpinned() {
     let pinned = space.pin(at, 4 * PAGE, AtFork::Copy).unwrap();
     let anonymous = in_use(&pool);
     space.unmap(at, PAGE).unwrap();
-    space.advise(at + PAGE, PAGE, Advice::DontNeed).unwrap();
+    space.discard(at + PAGE, PAGE).unwrap();
     let zeros = Map::anonymous(PAGE).replacing(at + 2 * PAGE);
     space.map(zeros).unwrap();
     assert_eq!(in_use(&pool), anonymous, "still there, still charged");
@@ -305,16 +305,13 @@ fn remapped_pages_stay_pinned_at_their_new_address() {
         .remap(at, 4 * PAGE, 4 * PAGE, Remap::Replacing(to))
         .unwrap();
     let child = space.fork().unwrap();
-    for page in 0..2usize {
-        let there = to + (page as u64 + 1) * PAGE;
+    for page in 0..2 {
+        let there = to + (page + 1) * PAGE;
         set_first_word(&pinned, page, 40);
         assert_eq!(a.load::<u64>(there), Ok(40));
         a.store(there, 41u64).unwrap();
         assert_eq!(first_word(&pinned, page), 41);
-        assert_eq!(
-            child.accessor().unwrap().load::<u64>(there),
-            Ok(page as u64 + 2)
-        );
+        assert_eq!(child.accessor().unwrap().load::<u64>(there), Ok(page + 2));
     }
     space.validate();
     child.validate();

@@ -19,10 +19,10 @@ fn a_store_after_a_sync_faults_again_and_is_dirty_again() {
     };
     for value in [0x1111_u64, 0x2222, 0x3333] {
         a.store(at + 3 * PAGE, value).unwrap();
-        assert_eq!((file.stats().dirty, space.stats().pages.dirty), (1, 1));
+        assert_eq!((file.stats().dirty.0, space.stats().pages.dirty.0), (1, 1));
         assert!(!durable(value), "a store is not durable before a sync");
         space.sync(at, 16 * PAGE).unwrap();
-        assert_eq!((file.stats().dirty, space.stats().pages.dirty), (0, 0));
+        assert_eq!((file.stats().dirty.0, space.stats().pages.dirty.0), (0, 0));
         assert!(durable(value), "what was synced");
     }
 }
@@ -59,7 +59,7 @@ fn a_store_beside_a_sync_is_synced_or_dirty() {
         }
     });
     file.sync_all().unwrap();
-    assert_eq!(file.stats().dirty, 0);
+    assert_eq!(file.stats().dirty.0, 0);
 }
 
 // spec: D16
@@ -132,7 +132,7 @@ fn a_full_memory_takes_no_mapped_entry_away() {
     for page in 0..16 {
         assert_eq!(a.load::<u64>(at + page * PAGE), Ok(page));
     }
-    assert_eq!((file.stats().faults, file.stats().dirty), (faults, 16));
+    assert_eq!((file.stats().faults, file.stats().dirty.0), (faults, 16));
 }
 
 // spec: D11
@@ -148,12 +148,12 @@ fn a_long_store_after_a_sync_takes_one_fault_for_all_its_pages() {
     a.write(at + 100, &bytes).unwrap();
     for round in 1..4u8 {
         file.sync_all().unwrap();
-        assert_eq!(file.stats().dirty, 0);
+        assert_eq!(file.stats().dirty.0, 0);
         let before = file.stats().faults;
         bytes.iter_mut().for_each(|byte| *byte ^= round);
         a.write(at + 100, &bytes).unwrap();
         assert_eq!(file.stats().faults - before, 1);
-        assert_eq!(file.stats().dirty, 41);
+        assert_eq!(file.stats().dirty.0, 41);
         let mut found = vec![0; bytes.len()];
         file.read_exact_at(&mut found, 100).unwrap();
         assert!(found == bytes, "round {round}");
@@ -161,7 +161,7 @@ fn a_long_store_after_a_sync_takes_one_fault_for_all_its_pages() {
     // A store to one page makes no other page dirty.
     file.sync_all().unwrap();
     a.store(at + 3 * PAGE, 5u64).unwrap();
-    assert_eq!(file.stats().dirty, 1);
+    assert_eq!(file.stats().dirty.0, 1);
     drop(a);
     space.validate();
     drop((space, file));
