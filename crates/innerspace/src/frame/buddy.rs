@@ -241,63 +241,6 @@ impl Buddy {
         }
         self.free += 1 << order;
     }
-
-    /// Recomputes the count, checks the lists, and calls `block` for each free block.
-    #[cfg(any(test, feature = "test-util"))]
-    pub(super) fn validate(&self, metas: &[Meta], mut block: impl FnMut(FrameId, u8)) {
-        let mut free = 0;
-        for (order, list) in (0..=MAX_ORDER).zip(&self.lists) {
-            let mut len = 0;
-            let mut before = None;
-            let mut next = list.front();
-            while let Some(id) = next {
-                let meta = &metas[id.index()];
-                assert_eq!(
-                    meta.kind(),
-                    Kind::Free,
-                    "{id:?} is in the list of order {order}"
-                );
-                assert_eq!(
-                    meta.order(),
-                    order,
-                    "{id:?} is in the list of order {order}"
-                );
-                assert_eq!(
-                    id.0 % (1 << order),
-                    0,
-                    "{id:?} is not aligned to its order {order}"
-                );
-                assert!(
-                    before.is_none_or(|one: FrameId| self.is_used(one) || one.0 < id.0),
-                    "{before:?} is before {id:?}, and no memory from {} on was used",
-                    self.untouched
-                );
-                assert_eq!(
-                    list.before(metas, id),
-                    before,
-                    "the list of order {order} at {id:?}"
-                );
-                let buddy = id.0 ^ (1 << order);
-                if order < MAX_ORDER
-                    && let Some(meta) = metas.get(buddy as usize)
-                {
-                    let whole = meta.kind() == Kind::Free && meta.order() == order;
-                    assert!(
-                        !whole,
-                        "{id:?} and its buddy {buddy} of order {order} are not merged"
-                    );
-                }
-                block(id, order);
-                len += 1;
-                free += 1 << order;
-                before = next;
-                next = list.after(metas, id);
-            }
-            assert_eq!(list.back(), before, "the end of the list of order {order}");
-            assert_eq!(list.len(), len, "the length of the list of order {order}");
-        }
-        assert_eq!(self.free, free, "frames in the free lists");
-    }
 }
 
 #[derive(Clone, Copy)]
@@ -464,3 +407,7 @@ mod tests {
         }
     }
 }
+
+#[cfg(any(test, feature = "test-util"))]
+#[path = "tests/buddy_lists.rs"]
+mod validate;

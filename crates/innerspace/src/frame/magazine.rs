@@ -350,29 +350,6 @@ impl Allocator {
         self.common.listed.store(buddy.free(), Ordering::Relaxed);
         result
     }
-
-    /// Checks lists, magazines and counts, and calls `block` for each free block. No thread may
-    /// allocate or free meanwhile.
-    #[cfg(any(test, feature = "test-util"))]
-    pub(super) fn validate(&self, metas: &[Meta], mut block: impl FnMut(FrameId, u8)) {
-        let buddy = self.common.lists.lock();
-        for id in self.magazines().flat_map(Stack::iter) {
-            let meta = &metas[id.index()];
-            assert_eq!(
-                meta.kind(),
-                super::meta::Kind::Magazine,
-                "{id:?} is in a magazine"
-            );
-            assert_eq!(meta.order(), 0, "{id:?} is in a magazine");
-            block(id, 0);
-        }
-        assert_eq!(
-            buddy.free(),
-            self.common.listed.load(Ordering::Relaxed),
-            "listed frames"
-        );
-        buddy.validate(metas, block);
-    }
 }
 
 /// Returns the number of the calling thread's magazine. Under shuttle all threads share one, which
@@ -418,3 +395,7 @@ mod for_tests {
         }
     }
 }
+
+#[cfg(any(test, feature = "test-util"))]
+#[path = "tests/magazines.rs"]
+mod validate;

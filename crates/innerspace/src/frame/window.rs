@@ -141,19 +141,6 @@ impl Drop for Window<'_> {
 }
 
 impl Buddy {
-    /// Returns the number of holes, those of windows included.
-    #[cfg(any(test, feature = "test-util"))]
-    pub(super) fn count_holes(&self, metas: &[Meta]) -> u32 {
-        let holes = self.holes + self.windows.iter().map(Range::len).sum::<usize>() as u32;
-        let behind = self
-            .end()
-            .next_multiple_of(1 << MAX_ORDER)
-            .min(metas.len() as u32);
-        self.huge.validate(holes + behind - self.end());
-        self.by_metas.validate(holes + behind - self.end());
-        holes
-    }
-
     fn take_window(&mut self, frames: &Frames, len: u32, order: u8) -> Option<Range<u32>> {
         let metas = frames.metas();
         // Holes elsewhere take the place of free blocks in the window.

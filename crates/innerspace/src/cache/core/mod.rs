@@ -20,6 +20,7 @@ pub(crate) mod store_handle;
 pub(crate) mod store_probe;
 pub(crate) mod store_version;
 #[cfg(any(test, feature = "test-util"))]
+#[path = "tests/validate.rs"]
 mod validate;
 mod version_check;
 

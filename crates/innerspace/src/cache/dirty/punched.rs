@@ -131,16 +131,8 @@ impl Punched {
             self.lost.note_run(blocks, ());
         }
     }
-
-    /// Checks the entries for a file of `blocks` blocks at rest.
-    #[cfg(any(test, feature = "test-util"))]
-    pub(crate) fn validate(&self, blocks: u64) {
-        let lost = self.lost.all().map(|(run, ())| run);
-        let emptied = self.emptied.all().map(|(run, _)| run);
-        for run in lost.chain(emptied) {
-            assert!(run.end <= blocks, "P18: {run:?} is noted past the end");
-        }
-        let is_lost = |(run, _): (Range<u64>, u64)| self.is_lost_in(run);
-        assert!(!self.emptied.all().any(is_lost), "P18: noted twice");
-    }
 }
+
+#[cfg(any(test, feature = "test-util"))]
+#[path = "tests/punched.rs"]
+mod validate;

@@ -3,6 +3,7 @@
 
 mod files;
 #[cfg(any(test, feature = "test-util"))]
+#[path = "tests/validate.rs"]
 mod validate;
 mod work;
 

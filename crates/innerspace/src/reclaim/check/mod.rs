@@ -3,6 +3,7 @@
 
 mod holders;
 #[cfg(any(test, feature = "test-util"))]
+#[path = "tests/validate.rs"]
 mod validate;
 
 pub(super) use holders::count_holders;

@@ -1,0 +1,77 @@
+//! Checks of the free lists.
+
+use std::ops::Range;
+
+use super::{Buddy, MAX_ORDER};
+use crate::FrameId;
+use crate::frame::meta::{Kind, Meta};
+
+impl Buddy {
+    /// Recomputes the count, checks the lists, and calls `block` for each free block.
+    pub(in crate::frame) fn validate(&self, metas: &[Meta], mut block: impl FnMut(FrameId, u8)) {
+        let mut free = 0;
+        for (order, list) in (0..=MAX_ORDER).zip(&self.lists) {
+            let mut len = 0;
+            let mut before = None;
+            let mut next = list.front();
+            while let Some(id) = next {
+                let meta = &metas[id.index()];
+                assert_eq!(
+                    meta.kind(),
+                    Kind::Free,
+                    "{id:?} is in the list of order {order}"
+                );
+                assert_eq!(
+                    meta.order(),
+                    order,
+                    "{id:?} is in the list of order {order}"
+                );
+                assert_eq!(
+                    id.0 % (1 << order),
+                    0,
+                    "{id:?} is not aligned to its order {order}"
+                );
+                assert!(
+                    before.is_none_or(|one: FrameId| self.is_used(one) || one.0 < id.0),
+                    "{before:?} is before {id:?}, and no memory from {} on was used",
+                    self.untouched
+                );
+                assert_eq!(
+                    list.before(metas, id),
+                    before,
+                    "the list of order {order} at {id:?}"
+                );
+                let buddy = id.0 ^ (1 << order);
+                if order < MAX_ORDER
+                    && let Some(meta) = metas.get(buddy as usize)
+                {
+                    let whole = meta.kind() == Kind::Free && meta.order() == order;
+                    assert!(
+                        !whole,
+                        "{id:?} and its buddy {buddy} of order {order} are not merged"
+                    );
+                }
+                block(id, order);
+                len += 1;
+                free += 1 << order;
+                before = next;
+                next = list.after(metas, id);
+            }
+            assert_eq!(list.back(), before, "the end of the list of order {order}");
+            assert_eq!(list.len(), len, "the length of the list of order {order}");
+        }
+        assert_eq!(self.free, free, "frames in the free lists");
+    }
+
+    /// Returns the number of holes, those of windows included.
+    pub(in crate::frame) fn count_holes(&self, metas: &[Meta]) -> u32 {
+        let holes = self.holes + self.windows.iter().map(Range::len).sum::<usize>() as u32;
+        let behind = self
+            .end()
+            .next_multiple_of(1 << MAX_ORDER)
+            .min(metas.len() as u32);
+        self.huge.validate(holes + behind - self.end());
+        self.by_metas.validate(holes + behind - self.end());
+        holes
+    }
+}

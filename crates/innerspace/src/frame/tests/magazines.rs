@@ -1,0 +1,27 @@
+//! Checks of the allocator.
+
+use super::Allocator;
+use crate::FrameId;
+use crate::frame::meta::{Kind, Meta};
+use crate::frame::stack::Stack;
+use crate::sync::atomic::Ordering;
+
+impl Allocator {
+    /// Checks lists, magazines and counts, and calls `block` for each free block. No thread may
+    /// allocate or free meanwhile.
+    pub(in crate::frame) fn validate(&self, metas: &[Meta], mut block: impl FnMut(FrameId, u8)) {
+        let buddy = self.common.lists.lock();
+        for id in self.magazines().flat_map(Stack::iter) {
+            let meta = &metas[id.index()];
+            assert_eq!(meta.kind(), Kind::Magazine, "{id:?} is in a magazine");
+            assert_eq!(meta.order(), 0, "{id:?} is in a magazine");
+            block(id, 0);
+        }
+        assert_eq!(
+            buddy.free(),
+            self.common.listed.load(Ordering::Relaxed),
+            "listed frames"
+        );
+        buddy.validate(metas, block);
+    }
+}
