@@ -1,12 +1,35 @@
-//! Which types may be sent to other threads, and shared with them, as their documentation says.
+//! Which types may be sent to other threads, and shared with them, as their documentation says, and
+//! what can be done with every error and every small value.
 
-use innerspace::dax::{DaxDevice, DaxPin};
-use innerspace::file::{BlockReader, Ready, ScatterView};
-use innerspace::group::{GroupError, GroupWatch, LimitError};
-use innerspace::space::{Fault, PageView, Pinned, Region, Snapshot, SpaceReady};
-use innerspace::{Accessor, DaxFile, Group, Memory, PagedFile, Space, Task, View};
+use std::error::Error;
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use innerspace::dax::{DaxDevice, DaxPin, Durability, HoleWrites, OnShrink};
+use innerspace::error::{
+    AccessKind, CloseError, DaxAction, DaxError, DaxFeature, DeviceError, Explanation, Fault,
+    FaultKind, FileError, FileOpenError, GroupError, HeldReason, KnownSince, LimitError,
+    LimitReason, MemoryError, OpenError, ParseVirtAddrError, PinHolder, SnapshotFileError,
+    SpaceError, StoreAction, StoreError, StoreErrorKind,
+};
+use innerspace::file::{BlockReader, FileAccess, Reading, Ready, ScatterView, WriteOrder};
+use innerspace::group::GroupWatch;
+use innerspace::space::{
+    AddressWidth, Advice, AtFork, MappingKind, PageView, Pinned, Protection, Region, Remap,
+    Sharing, Snapshot, SpaceReady,
+};
+use innerspace::store::{
+    Accepted, CacheMode, FileEngine, FileLock, Identity, Limits, LockHolder, Operation, SyncWhat,
+    Version,
+};
+use innerspace::{
+    Accessor, DaxFile, Group, Memory, PageCount, PagedFile, Space, Task, Threads, TimedOut, View,
+    VirtAddr,
+};
 
 fn is_sent<T: Send>() {}
+fn is_an_error<T: Error + Send + Sync + 'static>() {}
+fn is_a_value<T: Copy + Eq + Hash + Debug + Send + Sync>() {}
 fn is_shared<T: Send + Sync>() {}
 
 #[test]
@@ -18,4 +41,43 @@ fn handles_are_shared_by_threads_and_what_one_thread_uses_is_sent() {
     is_shared::<(LimitError, GroupError, Fault)>();
     is_sent::<(Accessor, Pinned, DaxPin, BlockReader)>();
     is_sent::<(Ready, SpaceReady, Task<u64, innerspace::file::FileError>)>();
+}
+
+#[test]
+fn every_error_can_be_sent_and_kept() {
+    is_an_error::<MemoryError>();
+    is_an_error::<OpenError>();
+    is_an_error::<FileOpenError>();
+    is_an_error::<FileError>();
+    is_an_error::<CloseError>();
+    is_an_error::<DaxError>();
+    is_an_error::<SpaceError>();
+    is_an_error::<Fault>();
+    is_an_error::<Explanation>();
+    is_an_error::<SnapshotFileError>();
+    is_an_error::<GroupError>();
+    is_an_error::<LimitError>();
+    is_an_error::<StoreError>();
+    is_an_error::<DeviceError>();
+    is_an_error::<ParseVirtAddrError>();
+    is_an_error::<TimedOut>();
+}
+
+#[test]
+fn what_is_copied_is_compared_and_hashed_too() {
+    is_a_value::<(VirtAddr, PageCount, Threads, TimedOut)>();
+    is_a_value::<(FileAccess, Reading, WriteOrder, HeldReason, StoreAction)>();
+    is_a_value::<(AddressWidth, Advice, AtFork, MappingKind, Protection, Remap)>();
+    is_a_value::<(Sharing, Fault, FaultKind, AccessKind)>();
+    is_a_value::<(
+        Durability,
+        HoleWrites,
+        OnShrink,
+        DaxAction,
+        DaxFeature,
+        PinHolder,
+    )>();
+    is_a_value::<(Accepted, CacheMode, FileEngine, FileLock, Identity, Limits)>();
+    is_a_value::<(LockHolder, Operation, SyncWhat, Version)>();
+    is_a_value::<(KnownSince, LimitReason, StoreErrorKind)>();
 }

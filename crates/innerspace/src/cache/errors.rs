@@ -312,7 +312,7 @@ impl fmt::Display for Attempt {
 }
 
 /// Why unwritten data is held back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum HeldReason {
     /// [`WriteOrder::OnSync`](crate::cache::WriteOrder::OnSync): a sync writes it.

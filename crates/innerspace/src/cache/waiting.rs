@@ -23,7 +23,7 @@ use crate::frame::{SleepEnd, Sleeper, deadline};
 use crate::sync::Arc;
 
 /// The time for which a future was waited for is over. The future continues.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
 #[error("not done within {waited:?}")]
 #[non_exhaustive]
 pub struct TimedOut {

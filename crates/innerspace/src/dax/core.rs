@@ -30,7 +30,7 @@ const DIRTY_RANGE_BYTES: u64 = 16;
 pub(super) const MAX_SIZE: u64 = 1 << 47;
 
 /// How much a write to a hole allocates.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum HoleWrites {
     /// The page that is written.
@@ -81,7 +81,7 @@ impl Default for DaxSetup {
 }
 
 /// What happens when another process cuts the host file short while it is in use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum OnShrink {
     /// An access to bytes that were cut off ends the process with SIGBUS, as with any mapping that

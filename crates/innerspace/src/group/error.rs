@@ -55,7 +55,7 @@ pub struct Holders {
 }
 
 /// The reason why a request for memory failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum LimitReason {
     /// Reclaim ran and freed too little.

@@ -25,7 +25,7 @@ const FIXED: u64 = 64 * KIB;
 const METADATA: u64 = 64;
 
 /// Which threads do the background work: write old blocks back, evict ahead of need, wake futures.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Threads {
     /// Threads of the memory's own: one for the work of all files, which calls no foreign code, and

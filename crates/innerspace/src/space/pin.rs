@@ -58,7 +58,7 @@ const ARC_BYTES: usize = 16;
 const NOTED_BYTES: usize = 16;
 
 /// How a fork or a snapshot treats a pinned page.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum AtFork {
     /// The page is copied: the child starts with its present bytes. A concurrent write through the

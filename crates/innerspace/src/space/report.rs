@@ -45,7 +45,7 @@ pub struct MappingInfo {
 }
 
 /// The kind of memory that is mapped.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum MappingKind {

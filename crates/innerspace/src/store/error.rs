@@ -8,7 +8,7 @@ use std::{fmt, io};
 use crate::units::{Bytes, Grouped};
 
 /// When this process learned the length of a store.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum KnownSince {
     /// When the store was opened.

@@ -79,7 +79,7 @@ pub use transfer::{
 pub(crate) use transfer::{read_vectored_or_eof, uninterrupted};
 
 /// What [`Store::sync`] makes durable.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SyncWhat {
     /// The bytes, and the metadata needed to read them back (fdatasync).
     Data,
@@ -88,7 +88,7 @@ pub enum SyncWhat {
 }
 
 /// What happens to an accepted write or punch if the next sync fails.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Accepted {
     /// A failed sync may drop the write. Reads then return older bytes, as with a kernel's page
@@ -140,7 +140,7 @@ impl Version {
 }
 
 /// The requests that a store serves directly. It serves others too, but slower.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub struct Limits {
     /// Offsets and lengths that are multiples of this many bytes are served directly. A power of

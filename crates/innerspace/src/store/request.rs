@@ -45,7 +45,7 @@ pub(crate) trait Transfer: Send {
 }
 
 /// The kind of a request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Operation {
     /// The request fills memory from the store.

@@ -8,7 +8,7 @@ use crate::cache::dirty::runs::Runs;
 use crate::cache::errors::HeldReason;
 
 /// When a file's dirty blocks are written to its store.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum WriteOrder {
     /// Blocks are written in the background: after a while, under memory pressure, and on sync.

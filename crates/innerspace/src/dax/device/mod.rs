@@ -28,7 +28,7 @@ use crate::sys::shared::{self, Rights, SharedMapping};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
 /// How bytes of a device become durable.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Durability {
     /// The library has to flush cache lines. The device is memory (and as durable as memory is), or

@@ -35,7 +35,7 @@ use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
 /// How a program will use a range. No advice changes a byte: [`Space::discard`] is the call that
 /// drops what was stored (MADV_DONTNEED).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Advice {

@@ -23,7 +23,7 @@ use crate::sync::gate::Writer;
 use crate::{PAGE_SHIFT, VirtAddr};
 
 /// The address that a remapped mapping may get.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Remap {
     /// The mapping keeps its address.

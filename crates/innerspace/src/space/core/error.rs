@@ -21,7 +21,7 @@ use crate::sys::process::OtherProcess;
 use crate::units::Bytes;
 
 /// The kind of an access.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum AccessKind {
@@ -52,7 +52,7 @@ impl AccessKind {
 }
 
 /// Why an access failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum FaultKind {
@@ -105,7 +105,7 @@ pub enum FaultKind {
 
 /// An access that failed. No byte at or after the address was changed; a value is stored wholly or
 /// not at all.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fault {
     /// The address in 48 bits, or its upper 48 bits with [`BEYOND`].
     address_low: u32,

@@ -5,7 +5,7 @@ use crate::group::Group;
 use crate::reclaim::Pool;
 
 /// The number of bits in an address of a space.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum AddressWidth {
     /// Addresses below 4 GiB. An access that crosses the last one goes on at 0, as on a machine of

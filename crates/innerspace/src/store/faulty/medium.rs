@@ -10,7 +10,7 @@ use super::SECTOR;
 use super::plan::Dice;
 
 /// What happens to unsynced changes when the power is cut.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Unsynced {
     /// All changes had reached the medium.
     Keep,

@@ -97,7 +97,8 @@ enum Power {
 }
 
 /// What happens to hanging operations when they are released.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Release {
     /// They continue as if nothing had happened.
     Proceed,

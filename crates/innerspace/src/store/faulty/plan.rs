@@ -8,6 +8,7 @@ use super::medium::Unsynced;
 
 /// A kind of operation on a store.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum OperationKind {
     /// `len`.
     Len,
@@ -26,7 +27,8 @@ pub enum OperationKind {
 }
 
 /// How an operation fails.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Failure {
     /// The device fails (EIO).
     Io,
@@ -53,7 +55,8 @@ impl Failure {
 }
 
 /// How a torn write ends.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum AfterTear {
     /// With an input/output error. The store continues to work.
     Fail,
@@ -62,7 +65,8 @@ pub enum AfterTear {
 }
 
 /// One way in which the store misbehaves. See the module's fault model.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Fault {
     /// Does nothing, and reports an error.
     Fail(Failure),

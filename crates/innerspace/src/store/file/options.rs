@@ -22,7 +22,7 @@ pub enum FileAccess {
 
 /// The advisory lock (`flock`) that a file has while it is open. Programs that ask for no lock are
 /// not affected by it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum FileLock {
     /// [`FileLock::Exclusive`] for a file that is opened for writing, and [`FileLock::None`] for a
@@ -55,7 +55,7 @@ pub(crate) enum Create {
 }
 
 /// The way in which the kernel's page cache is kept free of the file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum CacheMode {
     /// Reads use the first of `Direct`, `DontCache`, `DropAfterUse`, `Kernel` that works. Writes
@@ -89,7 +89,7 @@ impl fmt::Display for CacheMode {
 }
 
 /// The holder of a lock that was refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum LockHolder {
     /// Another store of this process.
@@ -199,7 +199,7 @@ fn verb(access: FileAccess) -> &'static str {
 /// How several reads of a file are in flight at the same time.
 ///
 /// With either engine, a read for which a thread waits is a system call of that thread.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum FileEngine {
     /// Reads go through io_uring(7), without a thread for each read. This needs Linux, the feature
