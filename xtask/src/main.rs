@@ -5,6 +5,7 @@
 //!
 //! - [`check`]: the plain suite, lints, documentation, and the other platforms.
 //! - [`models`]: loom, shuttle, ThreadSanitizer, Miri.
+//! - [`packages`]: what crates.io would get, and whether the interface is compatible.
 //! - [`mutants`]: puts known bugs back and requires that their tests notice.
 //! - [`harness`], [`process`]: building test binaries and running commands, shared by the rest.
 //!
@@ -14,6 +15,7 @@ mod check;
 mod harness;
 mod models;
 mod mutants;
+mod packages;
 mod process;
 
 use std::process::ExitCode;
@@ -32,6 +34,8 @@ cargo xtask COMMAND
                      more without membarrier, then every example
   tenants [SECONDS]  random hostile programs of one tenant beside another, for a minute or so long
   cross              cargo check of the library for the other platforms
+  packages           packs the crates as for crates.io and builds them from there; compares the
+                     interface with that of the last release, once there is one
   loom [FILTER]      the loom models whose names contain FILTER (default: all)
   shuttle [FILTER]   the shuttle models whose names contain FILTER (default: all)
   tsan [FILTER]      the suite under ThreadSanitizer (needs the component rust-src)
@@ -67,6 +71,7 @@ enum Call {
     Test,
     Tenants(u64),
     Cross,
+    Packages,
     Models(harness::Mode, Option<String>),
     Tsan(Option<String>),
     Miri(Option<String>),
@@ -119,6 +124,7 @@ impl Call {
                 },
             }),
             "cross" => alone(Call::Cross)?,
+            "packages" => alone(Call::Packages)?,
             "loom" => Call::Models(harness::Mode::Loom, filter()?),
             "shuttle" => Call::Models(harness::Mode::Shuttle, filter()?),
             "tsan" => Call::Tsan(filter()?),
@@ -139,6 +145,7 @@ impl Call {
             Call::Test => check::test(),
             Call::Tenants(seconds) => check::tenants(seconds),
             Call::Cross => check::cross(),
+            Call::Packages => packages::check(),
             Call::Models(mode, filter) => models::explore(mode, filter.as_deref()),
             Call::Tsan(filter) => models::tsan(filter.as_deref()),
             Call::Miri(filter) => models::miri(filter.as_deref()),
