@@ -5,7 +5,7 @@ use std::io;
 
 use innerspace::error::{
     Explanation, FileError, FileOpenError, GroupError, LimitError, MemoryError, OpenError,
-    SpaceError, raw_os_error,
+    SpaceError, causes, raw_os_error,
 };
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
@@ -100,7 +100,7 @@ fn exception(py: Python<'_>, failure: &Failure) -> PyErr {
 
 /// Returns the exception that a store written in Python raised, if that is the reason.
 fn python_cause(py: Python<'_>, failure: &Failure) -> Option<PyErr> {
-    let mut next: Option<&(dyn Error + 'static)> = Some(match failure {
+    let error: &(dyn Error + 'static) = match failure {
         Failure::File(error) => error,
         Failure::Open(error) => error,
         Failure::Limit(error) => error,
@@ -108,19 +108,9 @@ fn python_cause(py: Python<'_>, failure: &Failure) -> Option<PyErr> {
         Failure::Memory(error) => error,
         Failure::Space(error) => error,
         Failure::Access(error) => error,
-    });
-    while let Some(error) = next {
-        if let Some(raised) = error.downcast_ref::<PyErr>() {
-            return Some(raised.clone_ref(py));
-        }
-        let shared = error.downcast_ref::<std::sync::Arc<io::Error>>();
-        let io = error.downcast_ref().or(shared.map(AsRef::as_ref));
-        next = match io.and_then(io::Error::get_ref) {
-            Some(inside) => Some(inside),
-            None => error.source(),
-        };
-    }
-    None
+    };
+    let raised = causes(error).find_map(|cause| cause.downcast_ref::<PyErr>());
+    raised.map(|raised| raised.clone_ref(py))
 }
 
 fn file(py: Python<'_>, error: &FileError) -> PyResult<PyErr> {

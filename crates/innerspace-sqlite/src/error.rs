@@ -3,7 +3,8 @@
 use std::ffi::c_int;
 use std::io;
 
-use innerspace::store::{StoreErrorKind, raw_os_error};
+use innerspace::error::raw_os_error;
+use innerspace::store::StoreErrorKind;
 use innerspace::{OpenError, file::FileError};
 
 use crate::ffi::raw;

@@ -1,6 +1,11 @@
 //! All errors, one enum for each family, and what they contain. Each converts into
 //! [`std::io::Error`].
 //!
+//! The text of an error is whole: it names the place, the reason and what helps, on one line, with
+//! the text of the error below it, such as the system's. What the text has said is not said again
+//! by [`source`](std::error::Error::source), so a report that prints all sources repeats nothing.
+//! To look at the error below, match the variant, or ask [`causes`].
+//!
 //! - [`MemoryError`]: making a memory; [`OpenError`]: opening a file, with [`FileOpenError`] for
 //!   its path
 //! - [`FileError`]: a cached file; [`CloseError`] gives the file back that could not be closed
@@ -9,13 +14,14 @@
 //!   full story; [`SnapshotFileError`]: a snapshot in a file
 //! - [`GroupError`]: changing a group; [`LimitError`]: a group is full
 //! - [`StoreError`]: what a store says in an `io::Error`, sorted by [`StoreErrorKind`]
+//! - [`causes`]: an error and those below it; [`raw_os_error`]: the system's number among them
 
 pub use crate::cache::{CloseError, FileError, HeldReason, StoreAction, TimedOut};
 pub use crate::dax::{DaxAction, DaxError, DaxFeature, PinHolder};
 pub use crate::group::{GroupError, Holders, LimitDetails, LimitError, LimitReason};
-pub use crate::memory::{MemoryError, OpenError};
+pub use crate::memory::{MemoryError, OpenError, causes, raw_os_error};
 pub use crate::space::{
     AccessKind, DeviceError, Explanation, Fault, FaultKind, SnapshotFileError, SpaceError,
 };
-pub use crate::store::{FileOpenError, KnownSince, StoreError, StoreErrorKind, raw_os_error};
+pub use crate::store::{FileOpenError, KnownSince, StoreError, StoreErrorKind};
 pub use crate::units::ParseVirtAddrError;

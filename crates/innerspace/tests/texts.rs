@@ -8,7 +8,7 @@ use innerspace::store::faulty::{Failure, Fault, OperationKind, Rule};
 use innerspace::store::{FaultyStore, MemoryStore};
 use innerspace::{
     KIB, MIB, Map, Memory, PAGE_SIZE, PagedFile, Threads, VirtAddr,
-    file::FileAccess,
+    file::{FileAccess, WriteOrder},
     space::{AtFork, FaultKind, Protection},
 };
 
@@ -349,4 +349,74 @@ fn a_long_view_that_fails_names_what_to_give_up_and_that_helps() {
     assert!(text.contains("use chunks, scan or read_at"), "{text}");
     let chunks = large.chunks(..).unwrap().map(|view| view.unwrap().len());
     assert_eq!(chunks.sum::<usize>() as u64, 9 * MIB);
+}
+
+/// Views of a page each, all over the addresses of the memory, in the way of any long view.
+#[test]
+fn a_long_view_between_views_says_so_and_fits_once_they_are_dropped() {
+    let memory = Memory::with_limit(8 * MIB).unwrap();
+    let bytes = vec![1; 64 * MIB as usize];
+    let file = memory
+        .file_options()
+        .open_store(MemoryStore::from_bytes(&bytes))
+        .unwrap();
+    drop(bytes);
+    let mut kept = Vec::new();
+    let error = loop {
+        assert!(kept.len() < 64, "every view of 4 MiB found its room");
+        let at = kept.len() as u64 * MIB;
+        kept.push(file.view(at..at + MIB).unwrap().slice(0..PAGE_SIZE));
+        if let Err(error) = file.view(0..4 * MIB) {
+            break error;
+        }
+    };
+    let text = error.to_string();
+    assert!(text.contains("has no 4.0 MiB in a row"), "{text}");
+    assert!(text.contains("Drop views, pins or spaces"), "{text}");
+    assert!(memory.root_group().usage() < 8 * MIB, "{text}");
+    drop(kept);
+    assert_eq!(file.view(0..4 * MIB).unwrap().len() as u64, 4 * MIB);
+}
+
+#[test]
+fn what_is_pinned_or_locked_or_unwritten_says_what_to_do_and_that_helps() {
+    let memory = memory();
+    let space = memory.create_space().unwrap();
+    let at = space.map(Map::anonymous(64 * KIB)).unwrap();
+    let snapshot = space.freeze().unwrap();
+    let pinned = space.pin(at, PAGE, AtFork::Refuse).unwrap();
+    for refused in [space.restore(&snapshot).err(), space.fork().err()] {
+        let text = refused.unwrap().to_string();
+        assert!(
+            text.contains(&at.to_string()) && text.contains("unpin it first"),
+            "{text}"
+        );
+    }
+    drop(pinned);
+    space.restore(&snapshot).unwrap();
+    drop(space.fork().unwrap());
+    // Locked in memory.
+    space.lock(at, PAGE).unwrap();
+    let text = space.discard(at, PAGE).unwrap_err().to_string();
+    assert!(text.contains("unlock it first"), "{text}");
+    space.unlock(at, PAGE).unwrap();
+    space.discard(at, PAGE).unwrap();
+    // Dirty pages that only a sync may write.
+    let options = memory.file_options().access(FileAccess::ReadWrite);
+    let options = options.write_order(WriteOrder::OnSync).name("log");
+    let file = options.open_store(MemoryStore::new()).unwrap();
+    let mut end = 0;
+    let error = loop {
+        match file.write_at(&[1; 64 * KIB as usize], end) {
+            Ok(()) => end += 64 * KIB,
+            Err(error) => break error,
+        }
+    };
+    let text = error.to_string();
+    assert!(
+        text.starts_with("log: ") && text.ends_with("sync the file first"),
+        "{text}"
+    );
+    file.sync_all().unwrap();
+    file.write_at(&[1; 64 * KIB as usize], end).unwrap();
 }

@@ -8,7 +8,7 @@ use std::io;
 use thiserror::Error;
 
 use crate::group::LimitError;
-use crate::store::{KnownSince, Version};
+use crate::store::{KnownSince, Version, WithCauses};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
 use crate::sys::process::OtherProcess;
@@ -143,7 +143,10 @@ pub enum FileError {
         size: u64,
     },
     /// A call of the store failed.
-    #[error("{file}: {} failed: {source}", Attempt { action: *action, offset: *offset, len: *len })]
+    #[error(
+        "{file}: {} failed: {}",
+        Attempt { action: *action, offset: *offset, len: *len }, WithCauses(&**source)
+    )]
     Store {
         /// The file.
         file: Arc<str>,
@@ -154,7 +157,7 @@ pub enum FileError {
         /// The number of bytes that the call was for; 0 where that has no meaning.
         len: u64,
         /// The store's error.
-        source: Arc<io::Error>,
+        r#source: Arc<io::Error>,
     },
     /// The file's group has no room for the pages that the operation needs.
     #[error(transparent)]
@@ -266,7 +269,7 @@ pub enum FileError {
         /// The number of its bytes that are unwritten.
         dirty: u64,
         /// The store's last error.
-        source: Arc<FileError>,
+        r#source: Arc<FileError>,
     },
     /// During a call of the file's store, the store made a call of the file that may wait for that
     /// first call: for example to read a block that is not cached, to write, cut or sync. It may

@@ -156,7 +156,7 @@ pub enum DaxError {
         /// The missing feature.
         what: DaxFeature,
         /// The system's error.
-        source: Arc<io::Error>,
+        r#source: Arc<io::Error>,
     },
     /// Another process has cut the host file short.
     #[error(
@@ -273,7 +273,7 @@ pub enum DaxError {
         /// The offset; the new length of a resize; 0 if neither applies.
         offset: u64,
         /// The system's error.
-        source: Arc<io::Error>,
+        r#source: Arc<io::Error>,
     },
 }
 

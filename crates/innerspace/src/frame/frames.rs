@@ -83,7 +83,7 @@ pub(crate) enum ArenaError {
         /// The size asked for, in bytes.
         bytes: u64,
         /// The host's error.
-        source: std::io::Error,
+        r#source: std::io::Error,
     },
 }
 

@@ -41,7 +41,7 @@ pub enum MemoryError {
         /// The limit that was asked for, in bytes.
         limit: u64,
         /// The system's error.
-        source: io::Error,
+        r#source: io::Error,
     },
 }
 

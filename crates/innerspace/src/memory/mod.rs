@@ -4,6 +4,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `error` | [`MemoryError`] |
+//! | `causes` | [`causes()`]: an error of any family, and those below it |
 //! | `limit` | [`Limit`]: bytes, or a share of the container or machine |
 //! | `files` | the table of open files: one for each identity of a store (P27), cached or direct |
 //! | `service` | the service thread, and `tick()` in its place |
@@ -18,6 +19,7 @@
 //! Locking: the table of open files has a mutex. It is held while a file is opened, and never while
 //! a file is read or written.
 
+mod causes;
 mod direct;
 mod error;
 mod files;
@@ -38,6 +40,7 @@ use crate::space::{Snapshot, SnapshotFileError, Space, SpaceError, SpaceOptions,
 use crate::sync::Arc;
 use crate::sync::panics::Panics;
 
+pub use self::causes::{causes, raw_os_error};
 pub use self::direct::DaxOpener;
 pub use self::error::MemoryError;
 use self::files::OpenFiles;

@@ -2,7 +2,6 @@
 //! failures for which std has no word.
 
 use std::error::Error;
-use std::sync::Arc;
 use std::{fmt, io};
 
 use crate::units::{Bytes, Grouped};
@@ -26,38 +25,24 @@ impl fmt::Display for KnownSince {
     }
 }
 
-/// Returns the number of the system's error (`errno` on Unix) behind an error, if there is one.
-///
-/// The errors of this library convert into [`io::Error`] with their text and their kind, but
-/// [`io::Error::raw_os_error`] returns `None` for them. This function finds the number, for a
-/// program that hands numbers on.
-///
-/// ```
-/// use std::io;
-/// use innerspace::{MIB, Memory, store};
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let memory = Memory::with_limit(MIB)?;
-/// let too_long = "x".repeat(10_000);
-/// let error: io::Error = memory.open(too_long).unwrap_err().into();
-/// # #[cfg(target_os = "linux")]
-/// assert_eq!(store::raw_os_error(&error), Some(36)); // ENAMETOOLONG
-/// # Ok(()) }
-/// ```
-pub fn raw_os_error(error: &(dyn Error + 'static)) -> Option<i32> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        let shared = error.downcast_ref::<Arc<io::Error>>();
-        let io = error.downcast_ref().or(shared.map(AsRef::as_ref));
-        if let Some(number) = io.and_then(io::Error::raw_os_error) {
-            return Some(number);
+/// Prints an error with those below it. A store's own errors need not tell in their text what is
+/// below them, and often do.
+pub(crate) struct WithCauses<'a>(pub(crate) &'a (dyn Error + 'static));
+
+impl fmt::Display for WithCauses<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = self.0.to_string();
+        let mut next = self.0.source();
+        while let Some(error) = next {
+            let cause = error.to_string();
+            if !text.contains(&cause) {
+                text.push_str(": ");
+                text.push_str(&cause);
+            }
+            next = error.source();
         }
-        // The source of an `io::Error` is that of the error inside it.
-        next = match io.and_then(io::Error::get_ref) {
-            Some(inside) => Some(inside),
-            None => error.source(),
-        };
+        f.write_str(&text)
     }
-    None
 }
 
 /// A failure that `io::ErrorKind` cannot express. It is wrapped in an `io::Error`; the layers above

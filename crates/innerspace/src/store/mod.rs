@@ -60,7 +60,8 @@ use std::io::{self, IoSlice, IoSliceMut};
 
 use crate::sync::Arc;
 
-pub use error::{KnownSince, StoreError, StoreErrorKind, raw_os_error};
+pub(crate) use error::WithCauses;
+pub use error::{KnownSince, StoreError, StoreErrorKind};
 #[cfg(any(test, feature = "test-util"))]
 pub use faulty::FaultyStore;
 #[cfg(all(test, unix, not(loom), not(shuttle), not(miri)))]

@@ -155,7 +155,6 @@ pub struct PagedFile {
 #[error("{error}")]
 pub struct CloseError {
     file: PagedFile,
-    #[source]
     error: FileError,
 }
 

@@ -331,13 +331,27 @@ impl Cause {
 #[error("{text}")]
 pub struct Explanation {
     pub(crate) fault: Fault,
+    /// The whole text, with that of the cause.
     pub(crate) text: String,
+    pub(crate) cause: Option<Cause>,
 }
 
 impl Explanation {
     /// Returns the fault that is explained.
     pub fn fault(&self) -> Fault {
         self.fault
+    }
+
+    /// Returns the error that caused the fault, if an error did: a [`FileError`], a [`DaxError`], a
+    /// [`LimitError`] or a [`DeviceError`]. A space keeps those of its last faults.
+    pub fn cause(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
+        match self.cause.as_ref()? {
+            Cause::File(error) => Some(&**error),
+            Cause::Direct(error) => Some(&**error),
+            Cause::Limit(error) => Some(error),
+            Cause::Device(error) => Some(error),
+            Cause::PastDevice { .. } => None,
+        }
     }
 }
 

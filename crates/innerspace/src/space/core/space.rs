@@ -493,7 +493,7 @@ impl SpaceInner {
             .rev()
             .find(|(known, ..)| *known == fault)
             .map(|(_, cause, _)| cause.clone());
-        let text = match (cause, fault.kind()) {
+        let text = match (&cause, fault.kind()) {
             (Some(cause), _) => format!("{}: {cause}", Wanted(fault)),
             (None, FaultKind::NotMapped) if fault.is_beyond() => fault.to_string(),
             (None, FaultKind::NotMapped) => self.inside(|tables| match tables.vmas.nearest(at.0) {
@@ -505,7 +505,7 @@ impl SpaceInner {
                 None => fault.to_string(),
             }),
         };
-        Explanation { fault, text }
+        Explanation { fault, text, cause }
     }
 
     /// Returns the error of an operation that could not access a page.

@@ -5,7 +5,7 @@ use std::io;
 use thiserror::Error;
 
 use crate::space::core::error::{Explanation, SpaceError};
-use crate::store::shown_name;
+use crate::store::{WithCauses, shown_name};
 use crate::{Grouped, VirtAddr};
 
 /// Why a snapshot could not be saved or loaded.
@@ -13,12 +13,12 @@ use crate::{Grouped, VirtAddr};
 #[non_exhaustive]
 pub enum SnapshotFileError {
     /// The file could not be read or written.
-    #[error("a snapshot could not be read or written at byte {}: {source}", Grouped(*offset))]
+    #[error("a snapshot could not be read or written at byte {}: {}", Grouped(*offset), WithCauses(source))]
     Io {
         /// The number of bytes read or written before.
         offset: u64,
         /// The error of the reader or writer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The bytes do not begin like a snapshot.
     #[error("the bytes are not a snapshot")]
@@ -82,7 +82,7 @@ pub enum SnapshotFileError {
     OtherMemorysGroup,
     /// The mappings could not be created.
     #[error("snapshot: {0}")]
-    Space(#[from] SpaceError),
+    Space(SpaceError),
     /// The pages could not be stored in the new space.
     #[error("snapshot: {0}")]
     Pages(Explanation),
@@ -114,6 +114,12 @@ impl SnapshotFileError {
             SnapshotFileError::Space(error) => error.kind(),
             SnapshotFileError::Pages(explanation) => explanation.fault().kind().io_kind(),
         }
+    }
+}
+
+impl From<SpaceError> for SnapshotFileError {
+    fn from(error: SpaceError) -> SnapshotFileError {
+        SnapshotFileError::Space(error)
     }
 }
 

@@ -185,7 +185,7 @@ pub enum FileOpenError {
         /// The step, as a verb.
         step: &'static str,
         /// The system's error.
-        source: io::Error,
+        r#source: io::Error,
     },
 }
 

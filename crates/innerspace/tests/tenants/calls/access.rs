@@ -110,5 +110,13 @@ accesses! { h, x:
             let fault = accessor.load::<u8>(h.at(x));
             fault.map_err(|fault| accessor.explain(fault).fault().to_string())
         };
+        "Explanation::cause": {
+            let mut accessor = h.accessor(x)?;
+            let fault = accessor.load::<u8>(h.at(x));
+            fault.map_err(|fault| match accessor.explain(fault).cause() {
+                Some(cause) => cause.to_string(),
+                None => fault.to_string(),
+            })
+        };
     }
 }
