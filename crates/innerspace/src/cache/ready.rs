@@ -231,8 +231,8 @@ impl Future for Ready {
             }
             Poll::Pending => {
                 // If the blocks have already landed, nothing wakes the future again. So a job takes
-                // the view.
-                if !core.is_in_flight(&blocks) {
+                // the view, if none does yet.
+                if !self.is_queued && !core.is_in_flight(&blocks) {
                     self.queue(&request, &range);
                 }
                 Poll::Pending

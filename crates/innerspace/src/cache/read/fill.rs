@@ -351,9 +351,11 @@ impl FileCore {
     }
 
     /// Puts the absent blocks of a range in flight, for a future that waits for them. Returns
-    /// whether all blocks are in flight or cached. Never waits.
+    /// whether all blocks are in flight or cached. Never waits, and looks at no more blocks than
+    /// fit into memory.
     pub(crate) fn begin_fills(&self, blocks: Range<u64>) -> bool {
-        if self.in_store_call() {
+        let most = self.nearest_limit() / self.block_bytes();
+        if self.in_store_call() || blocks.end - blocks.start > most {
             return false;
         }
         // The store is not called for its version here.

@@ -207,6 +207,24 @@ fn a_dropped_future_leaves_nothing() {
     }
 }
 
+// spec: N6, P29
+#[test]
+fn a_future_of_more_bytes_than_any_memory_has_looks_at_few_blocks() {
+    let cache = memory(64);
+    let store = MemoryStore::new();
+    store.set_len(1 << 50).unwrap();
+    let file = open(&cache, &Arc::new(store), &options(4096));
+    let bell = Arc::new(Bell::default());
+    let mut ready = pin!(file.ready(..));
+    assert!(poll(ready.as_mut(), &bell).is_pending());
+    cache.tick();
+    assert!(bell.rung() > 0);
+    let Poll::Ready(Err(error)) = poll(ready.as_mut(), &bell) else {
+        panic!("it does not fit")
+    };
+    assert!(matches!(error, FileError::ViewTooLarge { .. }), "{error}");
+}
+
 // spec: P16, P29
 #[test]
 fn try_forms_do_not_wait_for_a_store_that_hangs() {
