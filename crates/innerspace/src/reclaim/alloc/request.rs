@@ -352,7 +352,7 @@ impl Pool {
                     // Pages in stock are not in use, so they are no reason to refuse.
                     self.groups.drain_stocks(group);
                 }
-                self.background.want_under_high();
+                self.background.want_under_high(group);
                 if self.over_high(group) > slack {
                     self.counters.count(Event::WouldBlock);
                     let reason = LimitReason::OverHigh;

@@ -1,6 +1,7 @@
 //! The state of the background work: watermarks, clock, requests for work, and the sleep of the
 //! service thread.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::group::GroupId;
@@ -32,8 +33,9 @@ pub(crate) struct Background {
     last_owner: AtomicU32,
     /// Whether reclaim met dirty blocks that it needs written.
     flush_wanted: AtomicBool,
-    /// Whether some group is over its `high`, and the request that noticed could not wait.
-    high_wanted: AtomicBool,
+    /// The groups that were over their `high` when a request noticed that could not wait. A step
+    /// looks at these alone, so that the groups of one tenant delay no step for another.
+    over_high: Mutex<BTreeSet<GroupId>>,
     /// Whether a step was requested since the service thread last woke. Only that thread clears the
     /// flag: the work of a `tick` may already be over when the next step is requested.
     wanted: AtomicBool,
@@ -69,7 +71,7 @@ impl Background {
             flushed_at: AtomicU64::new(0),
             last_owner: AtomicU32::new(OwnerId::NONE.0),
             flush_wanted: AtomicBool::new(false),
-            high_wanted: AtomicBool::new(false),
+            over_high: Mutex::default(),
             wanted: AtomicBool::new(false),
             sleep: Mutex::new(()),
             wake: Condvar::new(),
@@ -173,19 +175,19 @@ impl Background {
         true
     }
 
-    /// Makes the next step bring groups under their `high`.
-    pub(super) fn note_over_high(&self) {
-        self.high_wanted.store(true, Ordering::Relaxed);
+    /// Makes the next step bring `group` under its `high`.
+    pub(super) fn note_over_high(&self, group: GroupId) {
+        self.over_high.lock().insert(group);
     }
 
-    /// Requests a step that brings groups under their `high`.
-    pub(crate) fn want_under_high(&self) {
-        self.note_over_high();
+    /// Requests a step that brings `group` under its `high`.
+    pub(crate) fn want_under_high(&self, group: GroupId) {
+        self.note_over_high(group);
         self.kick();
     }
 
-    pub(super) fn take_high_wanted(&self) -> bool {
-        self.high_wanted.swap(false, Ordering::Relaxed)
+    pub(super) fn take_over_high(&self) -> BTreeSet<GroupId> {
+        std::mem::take(&mut *self.over_high.lock())
     }
 
     /// Requests a step that writes dirty blocks, oldest first.

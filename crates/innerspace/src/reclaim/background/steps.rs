@@ -145,11 +145,8 @@ impl Pool {
 
     /// Frees some pages of each group over its `high`, for requests that could not wait for this.
     fn relieve_groups(&self) -> Step {
-        if !self.background.take_high_wanted() {
-            return Step::Idle;
-        }
         let mut step = Step::Idle;
-        for group in self.groups.subtree(GroupId::ROOT) {
+        for group in self.background.take_over_high() {
             if self.over_high(group) > 0 {
                 // The stocks are drained first, so that nothing is evicted only because of pages in
                 // stock.
@@ -164,11 +161,11 @@ impl Pool {
                 continue;
             }
             if shrunk.freed.0 > 0 {
-                self.background.note_over_high();
+                self.background.note_over_high(group);
                 step = Step::More;
             } else if StoreScope::is_any_open() {
                 // Pages that were skipped here can be freed as soon as the store call ends.
-                self.background.want_under_high();
+                self.background.want_under_high(group);
             }
         }
         step
