@@ -53,18 +53,22 @@ impl Store for SpyOnRequests {
     }
 }
 
+/// The bytes that A writes: nearly all of the memory, so that no frame that B gets is a fresh one.
+const WRITTEN: u64 = 14 * MIB;
+
 /// Leaves A's secret in the memory's free frames. Then B reads a file over this store.
 fn look(store: impl Store, found: &AtomicUsize, block: u64) {
     let world = World::new(16 * MIB, Threads::None);
+    world.a.set_max(15 * MIB).unwrap();
     let space = world.memory.create_space_in(&world.a).unwrap();
-    let own = space.map(Map::anonymous(3 * MIB)).unwrap();
+    let own = space.map(Map::anonymous(WRITTEN)).unwrap();
     let mut accessor = space.accessor().unwrap();
     let text = SECRET.repeat(PAGE_SIZE / SECRET.len());
-    for page in 0..3 * MIB / PAGE_SIZE as u64 {
+    for page in 0..WRITTEN / PAGE_SIZE as u64 {
         let at = own + page * PAGE_SIZE as u64;
         accessor.write(at, &text).unwrap();
     }
-    space.unmap(own, 3 * MIB).unwrap();
+    space.unmap(own, WRITTEN).unwrap();
     drop((accessor, space));
     let options = world
         .memory
