@@ -2,8 +2,7 @@
 //! handle was left to report.
 
 use std::collections::VecDeque;
-use std::fmt;
-use std::io;
+use std::{fmt, io};
 
 use thiserror::Error;
 

@@ -95,15 +95,17 @@ pub use dirty::index::WriteOrder;
 pub(crate) use errors::{ErrorCursor, ErrorSequence};
 pub use errors::{FileError, HeldReason, StoreAction};
 pub use file::array::{Array, Element};
-pub(crate) use file::closing::Released;
 pub use file::cursor::Cursor;
 pub(crate) use file::cursor::{Positioned, positioned};
 pub(crate) use file::handle::FileInner;
 pub use file::handle::{CloseError, PagedFile};
 pub(crate) use file::options::FileOptions;
+pub(crate) use file::released::Released;
 pub use file::stats::FileStats;
 pub(crate) use index::spare_nodes::SpareNodes;
-pub(crate) use map::fault::{FaultKind, FaultPage, Hole, LockedBlock};
+pub(crate) use map::fault::{
+    FaultKind, FaultPage, Hole, LockedBlock, fault_block, has_page_in, hole_still, is_dirty_in,
+};
 pub(crate) use map::fault_around::FaultAround;
 pub(crate) use map::mappers::{MapperId, MapperList, Mappers, Revoke};
 pub(crate) use read::as_bytes::as_bytes;

@@ -14,7 +14,9 @@ use std::ops::Range;
 use crate::cache::core::FileCore;
 use crate::cache::core::locks::InvalidateGuard;
 use crate::cache::core::store_probe::MAX_SIZE;
-use crate::cache::dirty::writeback::LockMode;
+use crate::cache::dirty::punch::{make_room_for_punch, punch_again, punch_store};
+use crate::cache::dirty::sync::{sync_store, take_doubted_back};
+use crate::cache::dirty::sync_file::wait_written;
 use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::lookup::batch::{
     BATCH, drop_batch, forget_clean, lock_batch, lock_stable, remove_blocks,
@@ -23,7 +25,9 @@ use crate::cache::lookup::block::Locked;
 use crate::cache::lookup::get::{Get, Got};
 use crate::cache::map::mappers::Revoke;
 use crate::cache::wait::Wait;
-use crate::cache::write::write_at::Source;
+use crate::cache::write::in_place::{clear_tail_before, zero_tail};
+use crate::cache::write::new_blocks::Source;
+use crate::cache::write::write_at::{check_range, end_operation, write_part};
 use crate::frame::FlagSet;
 use crate::store::SyncWhat;
 use crate::sync::atomic::Ordering;
@@ -63,7 +67,7 @@ impl Drop for Punching<'_> {
 /// Cuts or lengthens the file. After an error of the store, nothing has changed.
 pub(super) fn set_len(core: &FileCore, new: u64) -> Result<(), FileError> {
     core.check_writable()?;
-    core.check_range(new, 0)?;
+    check_range(core, new, 0)?;
     // An append writes at the end of the file as it was when the append began, and is over before
     // the end moves.
     let appending = core.locks.append();
@@ -75,7 +79,7 @@ pub(super) fn set_len(core: &FileCore, new: u64) -> Result<(), FileError> {
         Equal => Ok(()),
     };
     drop((alone, appending));
-    core.end_operation();
+    end_operation(core);
     result
 }
 
@@ -84,12 +88,12 @@ fn while_alone<T>(core: &FileCore, work: impl FnOnce(&InvalidateGuard<'_>) -> T)
     let alone = core.locks.alone(&core.blocks.index);
     let result = work(&alone);
     drop(alone);
-    core.end_operation();
+    end_operation(core);
     result
 }
 
 fn extend(core: &FileCore, old: u64, new: u64) -> Result<(), FileError> {
-    core.clear_tail_before(new)?;
+    clear_tail_before(core, new)?;
     resize_store(core, new)?;
     core.blocks.extents.lock().clear();
     debug_assert_eq!(core.size(), old, "the file is ours alone");
@@ -112,7 +116,7 @@ fn resize_store(core: &FileCore, new: u64) -> Result<(), FileError> {
 fn cut_from<'f>(core: &'f FileCore, first: u64, _alone: &InvalidateGuard<'_>) -> Cutting<'f> {
     core.dirty().begin_cut(first);
     let cutting = Cutting(core);
-    core.wait_written(first..u64::MAX);
+    wait_written(core, first..u64::MAX);
     failpoint!(Cutting);
     cutting
 }
@@ -140,7 +144,7 @@ fn truncate(core: &FileCore, new: u64, alone: &InvalidateGuard<'_>) -> Result<()
 /// memory to move it, the part is cleared later: before the file grows again, or a mapping shows
 /// it.
 fn cut_tail(core: &FileCore, size: u64) -> Result<(), FileError> {
-    let cleared = core.zero_tail(size);
+    let cleared = zero_tail(core, size);
     if !matches!(cleared, Err(FileError::Limit(_))) {
         return cleared;
     }
@@ -170,11 +174,11 @@ fn end_holes(core: &FileCore, pages: Range<u64>) {
 /// Makes a range read as zeros, up to the end of the file.
 pub(super) fn punch(core: &FileCore, range: Range<u64>) -> Result<(), FileError> {
     core.check_writable()?;
-    core.make_room_for_punch()?;
+    make_room_for_punch(core)?;
     let result =
         core.with_room(|| punch_alone(core, range.clone(), &core.locks.alone(&core.blocks.index)));
     // Wakers are called here, outside the attempt that may be repeated.
-    core.end_operation();
+    end_operation(core);
     result
 }
 
@@ -249,7 +253,7 @@ fn punch_blocks(
             true => u64::MAX,
             false => core.blocks.stored.load(Ordering::Acquire),
         };
-        core.punch_store(start..next, known, alone)?;
+        punch_store(core, start..next, known, alone)?;
         drop_batch(core, std::mem::take(&mut punching.batch));
     }
     Ok(())
@@ -277,7 +281,7 @@ fn write_zeros(
         return Ok(());
     }
     let len = (range.end - range.start) as usize;
-    core.write_part(range.start, Source::Zeros(len), steady, Wait::Yes)
+    write_part(core, range.start, Source::Zeros(len), steady, Wait::Yes)
 }
 
 /// Forgets all unwritten data, so that the file is as the store has it.
@@ -285,8 +289,8 @@ pub(super) fn discard(core: &FileCore) -> Result<(), FileError> {
     core.check_writable()?;
     // Blocks that a failed sync left in doubt count as unwritten too. Punched blocks must not come
     // back.
-    core.punch_again();
-    core.take_doubted_back(LockMode::Sleep);
+    punch_again(core);
+    take_doubted_back(core, Wait::Yes);
     while_alone(core, |alone| discard_alone(core, alone))
 }
 
@@ -300,7 +304,7 @@ fn discard_alone(core: &FileCore, alone: &InvalidateGuard<'_>) -> Result<(), Fil
     if is_over_unsynced {
         // The store has older bytes of these blocks that it may still lose, and that could not be
         // written to it again. Blocks that this sync leaves in doubt were written, and stay.
-        core.sync_store(SyncWhat::Data)?;
+        sync_store(core, SyncWhat::Data)?;
     }
     let mut blocks = given_up.into_iter().flatten();
     loop {
@@ -333,13 +337,13 @@ pub(super) fn invalidate(core: &FileCore, blocks: Range<u64>) -> Result<PageCoun
     core.check_not_reentrant()?;
     // A later sync that succeeds does not bring back writes that the store lost before it. So these
     // are made again first.
-    core.punch_again();
-    core.take_doubted_back(LockMode::Sleep);
+    punch_again(core);
+    take_doubted_back(core, Wait::Yes);
     // The store may still lose blocks that no sync has covered, and if they were forgotten here,
     // nobody could write them again. So they are synced, or become dirty again.
     let is_unsynced = core.dirty().unsynced(blocks.clone()).next().is_some();
     if is_unsynced || core.blocks.extents.lock().punched.meets(blocks.clone()) {
-        core.sync_store(SyncWhat::Data)?;
+        sync_store(core, SyncWhat::Data)?;
     }
     while_alone(core, |alone| invalidate_alone(core, blocks, alone))
 }
@@ -385,7 +389,7 @@ fn adopt_store_len(core: &FileCore, kept: u64, told: Option<u64>) -> Result<(), 
         // unwritten, zeros follow it.
         let last = old >> core.block_shift();
         forget_clean(core, last..last + 1);
-        core.clear_tail_before(new)?;
+        clear_tail_before(core, new)?;
     }
     core.set_size(new);
     if new < old {

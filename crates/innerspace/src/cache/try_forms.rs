@@ -9,6 +9,7 @@
 
 use std::ops::{Range, RangeBounds};
 
+use crate::cache::dirty::sync_file::try_sync_blocks;
 use crate::cache::errors::FileError;
 use crate::cache::file::handle::PagedFile;
 use crate::cache::map::evict::Evicting;
@@ -16,6 +17,7 @@ use crate::cache::read::view::View;
 use crate::cache::task::Task;
 use crate::cache::wait::Wait;
 use crate::cache::write::append::try_append;
+use crate::cache::write::write_at::try_write_at;
 use crate::exec::Turn;
 use crate::group::LimitError;
 use crate::store::SyncWhat;
@@ -129,7 +131,7 @@ impl PagedFile {
     /// # Errors
     /// The errors of [`PagedFile::write_at`], and [`FileError::WouldBlock`].
     pub fn try_write_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
-        self.core().try_write_at(bytes, offset)
+        try_write_at(self.core(), bytes, offset)
     }
 
     /// Like [`PagedFile::append`], but never waits. Writes into one block
@@ -174,7 +176,7 @@ impl PagedFile {
     }
 
     fn try_sync(&self, blocks: Range<u64>, what: SyncWhat) -> Result<(), FileError> {
-        let outcome = self.core().try_sync_blocks(blocks, what);
+        let outcome = try_sync_blocks(self.core(), blocks, what);
         self.handle().check_errors()?;
         outcome
     }

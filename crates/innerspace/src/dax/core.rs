@@ -17,9 +17,8 @@ use crate::cache::{
 };
 use crate::group::{Group, LimitError};
 use crate::reclaim::{AllocMode, HeapCharge, Pool};
-use crate::sync::OnceLock;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Arc, Mutex, Rank, RwLock, RwLockReadGuard, Weak, failpoint};
+use crate::sync::{Arc, Mutex, OnceLock, Rank, RwLock, RwLockReadGuard, Weak, failpoint};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE, PageCount};
 
 /// The bytes that one range takes in the set of dirty ranges: nodes have room for 11 and are two

@@ -17,8 +17,7 @@ use crate::cache::{SpareNodes, Wait};
 use crate::group::{Group, LimitError};
 use crate::reclaim::{AllocMode, Pool, Retired};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::raw;
-use crate::sync::{Arc, Backoff, Rank, order};
+use crate::sync::{Arc, Backoff, Rank, order, raw};
 use crate::units::FrameId;
 
 /// The log2 of the number of ranges in an upper node.

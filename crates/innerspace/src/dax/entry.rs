@@ -17,9 +17,8 @@
 //! A locked word is changed only by the holder of its lock, except that a waiter sets WAITERS
 //! (`waits`).
 
-use crate::sync::interleave;
-use crate::sync::raw;
 use crate::sync::raw::Ordering;
+use crate::sync::{interleave, raw};
 use crate::units::FrameId;
 
 const TAG: u64 = 15;

@@ -1,8 +1,7 @@
 //! Errors of a direct-access file or its device.
 
-use std::fmt;
-use std::io;
 use std::ops::Range;
+use std::{fmt, io};
 
 use thiserror::Error;
 

@@ -112,9 +112,7 @@ pub(crate) use meta::{Kind, Meta, Uses};
 #[cfg(not(loom))]
 pub(crate) use owned::OwnedFrame;
 #[cfg(not(loom))]
-pub(crate) use pinned::{
-    Filling, Fills, Grip, Guessed, Here, Pinned, Taken, Try, ViewOwner, Writing,
-};
+pub(crate) use pinned::{Filling, Fills, Grip, Guessed, Here, Pinned, Taken, ViewOwner, Writing};
 #[cfg(not(loom))]
 pub(crate) use row::{Next, Row};
 #[cfg(not(loom))]

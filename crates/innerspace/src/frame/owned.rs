@@ -1,9 +1,8 @@
 //! A frame (or block of frames) that no other thread can see, with plain stores to its metadata and
 //! bytes.
 
-use std::fmt;
-use std::mem;
 use std::ptr::NonNull;
+use std::{fmt, mem};
 
 use super::flags::FlagSet;
 use super::frames::Frames;

@@ -128,15 +128,6 @@ impl Start {
     }
 }
 
-/// How often to try to take a view while others change the hold word.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Try {
-    /// Once, so that no registers are needed for a second attempt.
-    Once,
-    /// Until no other change comes in between.
-    Again,
-}
-
 /// A view that was just taken of whichever block is there. Dropping it does not drop the view.
 #[must_use = "it counts as a view"]
 pub(crate) struct Taken<'id, K> {
@@ -162,16 +153,11 @@ impl<'id, K: ViewOwner> Here<'id, K> {
     }
 
     /// Takes a view of the block at `at`. Returns `None` if the frame is not cached, is being
-    /// written or is mapped writable. With `Try::Once` it also returns `None` if another thread
-    /// changed the hold word meanwhile.
+    /// written or is mapped writable.
     #[inline(always)]
-    pub(crate) fn take(self, at: FrameOffset, try_: Try) -> Option<Taken<'id, K>> {
+    pub(crate) fn take(self, at: FrameOffset) -> Option<Taken<'id, K>> {
         let meta = self.owner.frames().meta_at(at)?;
-        let viewed = match try_ {
-            Try::Once => meta.hold.try_view_once(),
-            Try::Again => meta.hold.try_view(),
-        };
-        if !viewed {
+        if !meta.hold.try_view() {
             cold_path();
             return None;
         }
@@ -269,7 +255,7 @@ impl<K: ViewOwner> Pinned<K> {
     ) -> Option<Pinned<K>> {
         let len = range.end.checked_sub(range.start)?;
         Pinned::find(&**owner, range.start % PAGE_SIZE, len, |here| {
-            let taken = here.take(FrameOffset::of(frame), Try::Again)?;
+            let taken = here.take(FrameOffset::of(frame))?;
             taken.up_to_date(range.start)
         })
     }

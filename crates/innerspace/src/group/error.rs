@@ -1,8 +1,7 @@
 //! The errors of groups, and their texts: which group refused, how full it was, and what holds its
 //! memory.
 
-use std::fmt;
-use std::io;
+use std::{fmt, io};
 
 use thiserror::Error;
 

@@ -14,8 +14,7 @@ use std::collections::HashMap;
 
 use crate::cache::{Cache, FileCore, FileInner, PagedFile};
 use crate::dax::DaxCore;
-use crate::store::Identity;
-use crate::store::{self, Locked, Locking, Opened};
+use crate::store::{self, Identity, Locked, Locking, Opened};
 use crate::sync::{Arc, Mutex, MutexGuard, Rank, Weak, failpoint, thread};
 
 /// The open files, by the identity of their stores.

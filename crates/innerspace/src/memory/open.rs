@@ -12,8 +12,7 @@ use crate::cache::{
 };
 use crate::group::{FileBlocks, Group, GroupError, HeapBytes, MayReclaim};
 use crate::stats::tell;
-use crate::store::{self, Store};
-use crate::store::{CacheMode, Create, FileLock, Locked, Opened};
+use crate::store::{self, CacheMode, Create, FileLock, Locked, Opened, Store};
 use crate::sync::Arc;
 
 /// Why a file could not be opened.

@@ -10,12 +10,12 @@
 //! The mutex of the log is taken inside sections and under the gate's writer lock, and no lock is
 //! taken under it.
 
-use crate::space::core::payer::Payer;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::group::LimitError;
 use crate::space::core::address::{SLOTS, leaf_number, page_start, slot_index};
+use crate::space::core::payer::Payer;
 use crate::space::table::{self};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::VirtAddr;
-use crate::cache::Reading;
+use crate::cache::{Reading, is_dirty_in};
 use crate::space::change::pages::Advice;
 use crate::space::core::space::{Space, Tables};
 use crate::space::table::ROOT_LEVEL;
@@ -102,7 +102,7 @@ fn mapping_info(tables: Tables<'_>, nodes: Nodes<'_>, vma: &Vma) -> MappingInfo 
     let is_dirty = |at, page: Pte| match vma.file() {
         Some(MappedFile::Cached(file)) => {
             let frame = nodes.frame_of(page);
-            file.core().is_dirty_in(vma.file_page(at), frame)
+            is_dirty_in(file.core(), vma.file_page(at), frame)
         }
         Some(MappedFile::Direct(file)) => file.is_dirty(vma.file_page(at)),
         None => false,

@@ -18,10 +18,11 @@
 //! reader loads `to` and then `from`. `docs/protocols/structural-changes.md` says why that is
 //! right.
 
+use std::ops::{Deref, DerefMut, Range};
+
 use super::atomic::{AtomicU64, Ordering};
 use super::domain::{Domain, Sections};
 use super::{Condvar, Mutex, MutexGuard, Rank};
-use std::ops::{Deref, DerefMut, Range};
 
 /// A proof that a section is open. A shared borrow of the proof keeps the section open.
 pub(crate) trait OpenSection {

@@ -10,11 +10,12 @@
 //! acquired the end of every section that could have loaded the old pointer (the Dekker pair of
 //! `sync::domain`, with the pointer as the word).
 
+use std::marker::PhantomData;
+
 use super::Arc;
 use super::atomic::{AtomicPtr, Ordering};
 use super::domain::Domain;
 use super::gate::OpenSection;
-use std::marker::PhantomData;
 
 /// A cell that owns its current value.
 #[derive(Debug)]

@@ -2,8 +2,8 @@
 //! made.
 //!
 //! - `locks`: the locks that an operation may sleep on
-//! - `store_handle`, `store_probe`, `store_version`, `version_check`: the store; its answers before
-//!   it is a file; whether others have changed it
+//! - `store_handle`, `store_probe`, `store_version`: the store; its answers before it is a file;
+//!   whether others have changed it
 //! - `requests`, `ready_list`: reads in flight; futures that wait for bytes
 //! - `gate`: calls of the store, and what a thread inside one may do with the file
 //! - `handle`, `closing`: the state of one handle; how far the closing has come
@@ -21,8 +21,7 @@ pub(crate) mod store_probe;
 pub(crate) mod store_version;
 #[cfg(any(test, feature = "test-util"))]
 #[path = "tests/validate.rs"]
-mod validate;
-mod version_check;
+pub(crate) mod validate;
 
 use std::io;
 use std::ops::Range;
@@ -48,8 +47,7 @@ use crate::frame::{Dropped, FlagSet, FrameOffset, Frames, TAGGED_BYTES, Tag, Tag
 use crate::group::{Group, GroupId};
 use crate::reclaim::{Owner, OwnerId, Pool};
 use crate::stats::Event;
-use crate::store::FileAccess;
-use crate::store::{Accepted, Identity, StoreError};
+use crate::store::{Accepted, FileAccess, Identity, StoreError};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, OnceLock, Rank, Weak};
 use crate::units::{FrameId, PAGE_SHIFT, PageCount};
@@ -120,7 +118,7 @@ pub(crate) struct Blocks {
     /// when `size` does, and after a write to the store.
     pub(crate) stored: AtomicU64,
     /// Advances, under the mutex of `index`, whenever something may have stopped being a hole: see
-    /// [`FileCore::hole_still`].
+    /// [`hole_still`](crate::cache::map::fault::hole_still).
     pub(crate) hole_epoch: AtomicU64,
     /// The holes that may be mapped.
     pub(crate) visible_holes: VisibleHoles,
@@ -577,6 +575,43 @@ impl FileCore {
     /// Whether a write of some block is under way.
     pub(crate) fn is_writing(&self) -> bool {
         self.dirty().writing() > 0
+    }
+
+    /// Whether the last handle is dropped.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.ready.is_closed()
+    }
+
+    /// Returns the error for a writer if the store refuses the unwritten blocks.
+    pub(crate) fn unwritten_error(&self) -> Option<FileError> {
+        let blocks = self.dirty_blocks();
+        if blocks == 0 || !self.writes.backoff.is_on() {
+            return None;
+        }
+        Some(FileError::Unwritten {
+            file: self.id.name.clone(),
+            dirty: blocks << self.block_shift(),
+            source: Arc::new(self.writes.errors.latest()?),
+        })
+    }
+
+    /// Makes the file at least `end` bytes long. The caller has stored the bytes, and holds the
+    /// lock of the block in which they end.
+    pub(crate) fn grow_to(&self, end: u64) {
+        if self.blocks.size.load(Ordering::Relaxed) < end {
+            let _alone = self.dirty();
+            self.grow_locked(end);
+        }
+    }
+
+    /// Like [`FileCore::grow_to`], with the mutex of the index held. No thread cuts the file
+    /// meanwhile: the caller holds `invalidate`, or has seen under the mutex that no thread holds
+    /// it exclusively.
+    #[inline]
+    pub(crate) fn grow_locked(&self, end: u64) {
+        if self.blocks.size.load(Ordering::Relaxed) < end {
+            self.set_size(end);
+        }
     }
 }
 

@@ -9,8 +9,9 @@ use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::file::options::FileOptions;
 use crate::group::{Group, SetAside};
 use crate::reclaim::{AllocMode, Pool};
-use crate::store::FileAccess;
-use crate::store::{Accepted, Identity, Limits, Store, Version, shown_name, uninterrupted};
+use crate::store::{
+    Accepted, FileAccess, Identity, Limits, Store, Version, shown_name, uninterrupted,
+};
 use crate::sync::Arc;
 use crate::units::PageCount;
 

@@ -8,13 +8,16 @@
 //! - `sync_turns`, `sync`: the order of syncs; one sync, and what a failed one costs
 //! - `punched`, `punch`: punches that a failed sync may have undone; making them again
 
+pub(crate) mod flush;
 pub(crate) mod index;
-mod limits;
-mod punch;
+pub(crate) mod limits;
+pub(crate) mod punch;
 pub(crate) mod punched;
+pub(crate) mod room;
 mod runs;
 pub(crate) mod state;
 pub(crate) mod sync;
+pub(crate) mod sync_file;
 pub(crate) mod sync_turns;
 pub(crate) mod write_backoff;
 mod write_depth;

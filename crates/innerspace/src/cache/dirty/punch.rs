@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use crate::cache::core::FileCore;
 use crate::cache::core::locks::InvalidateGuard;
+use crate::cache::dirty::sync::sync_store;
 use crate::cache::errors::{FileError, StoreAction, store_panicked};
 use crate::cache::lookup::batch::lock_batch;
 use crate::store::{Accepted, SyncWhat};
@@ -29,86 +30,88 @@ impl Drop for Again<'_> {
     }
 }
 
-impl FileCore {
-    /// Punches blocks in the store, up to the end of the file and the `known` end of the store. The
-    /// caller has the file locked exclusively, and the locks of cached blocks.
-    pub(crate) fn punch_store(
-        &self,
-        blocks: Range<u64>,
-        known: u64,
-        _alone: &InvalidateGuard<'_>,
-    ) -> Result<(), FileError> {
-        let start = blocks.start << self.block_shift();
-        let end = (blocks.end << self.block_shift())
-            .min(known)
-            .min(self.size());
-        if end <= start {
-            return Ok(());
-        }
-        let failed = self.blocks.extents.lock().punched.failed;
-        let punched = {
-            let store = self.store()?;
-            let _call = self.store_change();
-            let _changing = self.writes.syncs.changing();
-            store.punch(start, end - start)
-        };
-        failpoint!(Punched);
-        punched.map_err(|error| self.store_error(StoreAction::Punch, start, end - start, error))?;
-        if self.id.accepted == Accepted::UntilSync {
-            let blocks = self.blocks_of(start..end);
-            self.blocks.extents.lock().punched.note(blocks, failed);
-        }
-        Ok(())
+/// Punches blocks in the store, up to the end of the file and the `known` end of the store. The
+/// caller has the file locked exclusively, and the locks of cached blocks.
+pub(crate) fn punch_store(
+    core: &FileCore,
+    blocks: Range<u64>,
+    known: u64,
+    _alone: &InvalidateGuard<'_>,
+) -> Result<(), FileError> {
+    let start = blocks.start << core.block_shift();
+    let end = (blocks.end << core.block_shift())
+        .min(known)
+        .min(core.size());
+    if end <= start {
+        return Ok(());
     }
+    let failed = core.blocks.extents.lock().punched.failed;
+    let punched = {
+        let store = core.store()?;
+        let _call = core.store_change();
+        let _changing = core.writes.syncs.changing();
+        store.punch(start, end - start)
+    };
+    failpoint!(Punched);
+    punched.map_err(|error| core.store_error(StoreAction::Punch, start, end - start, error))?;
+    if core.id.accepted == Accepted::UntilSync {
+        let blocks = core.blocks_of(start..end);
+        core.blocks.extents.lock().punched.note(blocks, failed);
+    }
+    Ok(())
+}
 
-    /// Punches blocks again that a failed sync may have brought back. A failure is entered in the
-    /// error sequence. The caller holds no lock.
-    pub(crate) fn punch_again(&self) {
-        if !self.blocks.extents.lock().punched.has_lost() {
-            return;
-        }
-        let alone = self.locks.alone(&self.blocks.index);
-        let lost = self.blocks.extents.lock().punched.lost_in(0..u64::MAX);
-        let mut again = Again {
-            file: self,
-            result: None,
-        };
-        let mut runs = lost.into_iter();
-        again.result = Some(runs.try_for_each(|run| self.punch_lost(run, &alone)));
+/// Punches blocks again that a failed sync may have brought back. A failure is entered in the
+/// error sequence. The caller holds no lock.
+pub(crate) fn punch_again(core: &FileCore) {
+    if !core.blocks.extents.lock().punched.has_lost() {
+        return;
     }
+    let alone = core.locks.alone(&core.blocks.index);
+    let lost = core.blocks.extents.lock().punched.lost_in(0..u64::MAX);
+    let mut again = Again {
+        file: core,
+        result: None,
+    };
+    let mut runs = lost.into_iter();
+    again.result = Some(runs.try_for_each(|run| punch_lost(core, run, &alone)));
+}
 
-    /// Does [`FileCore::punch_again`] for one range, a batch of cached blocks at a time.
-    fn punch_lost(&self, run: Range<u64>, alone: &InvalidateGuard<'_>) -> Result<(), FileError> {
-        let mut next = run.start;
-        while next < run.end {
-            let start = next;
-            let _locked = lock_batch(self, &mut next, run.end);
-            // Writes that were under way may have taken blocks out of the record.
-            let lost = self.blocks.extents.lock().punched.lost_in(start..next);
-            for part in lost {
-                // A sync that failed, or a write, may have left the store longer than is known.
-                self.punch_store(part, u64::MAX, alone)?;
-            }
+/// Does [`punch_again`] for one range, a batch of cached blocks at a time.
+fn punch_lost(
+    core: &FileCore,
+    run: Range<u64>,
+    alone: &InvalidateGuard<'_>,
+) -> Result<(), FileError> {
+    let mut next = run.start;
+    while next < run.end {
+        let start = next;
+        let _locked = lock_batch(core, &mut next, run.end);
+        // Writes that were under way may have taken blocks out of the record.
+        let lost = core.blocks.extents.lock().punched.lost_in(start..next);
+        for part in lost {
+            // A sync that failed, or a write, may have left the store longer than is known.
+            punch_store(core, part, u64::MAX, alone)?;
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    /// Makes punches durable if no more ranges can be noted. The caller holds no lock.
-    pub(crate) fn make_room_for_punch(&self) -> Result<(), FileError> {
-        if !self.blocks.extents.lock().punched.is_full() {
-            return Ok(());
-        }
-        let failures = self.writes.errors.count();
-        self.punch_again();
-        self.sync_store(SyncWhat::Data)?;
-        match self.writes.errors.latest() {
-            Some(error) if self.writes.errors.count() != failures => Err(error),
-            _ => Ok(()),
-        }
+/// Makes punches durable if no more ranges can be noted. The caller holds no lock.
+pub(crate) fn make_room_for_punch(core: &FileCore) -> Result<(), FileError> {
+    if !core.blocks.extents.lock().punched.is_full() {
+        return Ok(());
     }
+    let failures = core.writes.errors.count();
+    punch_again(core);
+    sync_store(core, SyncWhat::Data)?;
+    match core.writes.errors.latest() {
+        Some(error) if core.writes.errors.count() != failures => Err(error),
+        _ => Ok(()),
+    }
+}
 
-    /// Whether the store may lack bytes of the file.
-    pub(crate) fn has_unwritten(&self) -> bool {
-        self.dirty().last_unwritten().is_some() || self.blocks.extents.lock().punched.has_lost()
-    }
+/// Whether the store may lack bytes of the file.
+pub(crate) fn has_unwritten(core: &FileCore) -> bool {
+    core.dirty().last_unwritten().is_some() || core.blocks.extents.lock().punched.has_lost()
 }

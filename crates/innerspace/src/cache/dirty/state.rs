@@ -71,7 +71,7 @@ pub(crate) struct Barrier {
 }
 
 impl Barrier {
-    /// Returns the number that a write carries now. SeqCst: see `FileCore::restamp_mappings`.
+    /// Returns the number that a write carries now. SeqCst: see `restamp_mappings`.
     pub(crate) fn current(&self) -> u64 {
         self.current.load(Ordering::SeqCst)
     }

@@ -11,8 +11,9 @@ use std::ops::Range;
 
 use crate::cache::core::FileCore;
 use crate::cache::dirty::index::{WriteOrder, WriteReason};
-use crate::cache::dirty::writeback::{LockMode, RunEnd};
+use crate::cache::dirty::writeback::{RunEnd, max_run, write_range};
 use crate::cache::read::requests::FLIGHT_PART;
+use crate::cache::wait::Wait;
 use crate::exec::Turn;
 use crate::sync::{Arc, Condvar, Mutex};
 
@@ -100,69 +101,67 @@ impl Spread {
     }
 }
 
-impl FileCore {
-    /// Like [`FileCore::write_range`], with several runs in flight. The caller holds no lock of a
-    /// block.
-    pub(crate) fn write_in_depth(
-        &self,
-        blocks: Range<u64>,
-        reason: WriteReason,
-        max_blocks: u64,
-    ) -> RunEnd {
-        let run = self.max_run(reason);
-        let helpers = self.helpers(run, max_blocks.min(self.dirty_blocks()));
-        let core = match helpers {
-            0 => None,
-            _ => self.me.upgrade(),
-        };
-        let Some(core) = core else {
-            return self.write_range(blocks, reason, LockMode::Sleep, max_blocks);
-        };
-        let spread = Arc::new(Spread {
-            state: Mutex::new(State {
-                left: blocks,
-                allowed: max_blocks,
-                claimed: 0,
-                total: RunEnd::default(),
-            }),
-            ended: Condvar::new(),
+/// Like [`write_range`], with several runs in flight. The caller holds no lock of a
+/// block.
+pub(crate) fn write_in_depth(
+    core: &FileCore,
+    blocks: Range<u64>,
+    reason: WriteReason,
+    max_blocks: u64,
+) -> RunEnd {
+    let run = max_run(core, reason);
+    let helpers = helpers(core, run, max_blocks.min(core.dirty_blocks()));
+    let shared = match helpers {
+        0 => None,
+        _ => core.me.upgrade(),
+    };
+    let Some(shared) = shared else {
+        return write_range(core, blocks, reason, Wait::Yes, max_blocks);
+    };
+    let spread = Arc::new(Spread {
+        state: Mutex::new(State {
+            left: blocks,
+            allowed: max_blocks,
+            claimed: 0,
+            total: RunEnd::default(),
+        }),
+        ended: Condvar::new(),
+    });
+    for _ in 0..helpers {
+        let (shared, spread) = (shared.clone(), spread.clone());
+        let help = Box::new(move || {
+            let _here = shared.cache.serving();
+            write_claimed(&shared, &spread, reason, run);
         });
-        for _ in 0..helpers {
-            let (core, spread) = (core.clone(), spread.clone());
-            let help = Box::new(move || {
-                let _here = core.cache.serving();
-                core.write_claimed(&spread, reason, run);
-            });
-            let lane = &self.requests.store_calls;
-            self.cache.push(lane, Turn::Shared, help);
-        }
-        self.write_claimed(&spread, reason, run);
-        spread.wait_ended()
+        let lane = &core.requests.store_calls;
+        core.cache.push(lane, Turn::Shared, help);
     }
+    write_claimed(core, &spread, reason, run);
+    spread.wait_ended()
+}
 
-    /// Claims and writes runs until there are none left.
-    fn write_claimed(&self, spread: &Spread, reason: WriteReason, run: u64) {
-        let rules = self.rules(reason);
-        let next_run = |left, most| self.dirty().next_run(left, most, &rules);
-        while let Some(mut claim) = spread.claim(run, next_run) {
-            let blocks = claim.blocks.clone();
-            claim.end = self.write_range(blocks, reason, LockMode::Sleep, u64::MAX);
-            let in_vain = claim.end.written == 0 && claim.end.failed > 0;
-            if reason != WriteReason::Sync && in_vain {
-                spread.give_up();
-            }
+/// Claims and writes runs until there are none left.
+fn write_claimed(core: &FileCore, spread: &Spread, reason: WriteReason, run: u64) {
+    let rules = core.rules(reason);
+    let next_run = |left, most| core.dirty().next_run(left, most, &rules);
+    while let Some(mut claim) = spread.claim(run, next_run) {
+        let blocks = claim.blocks.clone();
+        claim.end = write_range(core, blocks, reason, Wait::Yes, u64::MAX);
+        let in_vain = claim.end.written == 0 && claim.end.failed > 0;
+        if reason != WriteReason::Sync && in_vain {
+            spread.give_up();
         }
     }
+}
 
-    /// Returns how many jobs to start for this many dirty blocks in runs of `run`.
-    fn helpers(&self, run: u64, dirty: u64) -> u64 {
-        if self.id.write_order == WriteOrder::Ordered || !self.cache.workers().has_threads() {
-            return 0;
-        }
-        let others = dirty.div_ceil(run).saturating_sub(1);
-        let room = self.nearest_limit() / FLIGHT_PART / (run << self.block_shift());
-        let calls = u64::from(self.store.requests());
-        let most = room.min(calls).saturating_sub(1);
-        others.min(most).min(MOST_HELPERS)
+/// Returns how many jobs to start for this many dirty blocks in runs of `run`.
+fn helpers(core: &FileCore, run: u64, dirty: u64) -> u64 {
+    if core.id.write_order == WriteOrder::Ordered || !core.cache.workers().has_threads() {
+        return 0;
     }
+    let others = dirty.div_ceil(run).saturating_sub(1);
+    let room = core.nearest_limit() / FLIGHT_PART / (run << core.block_shift());
+    let calls = u64::from(core.store.requests());
+    let most = room.min(calls).saturating_sub(1);
+    others.min(most).min(MOST_HELPERS)
 }

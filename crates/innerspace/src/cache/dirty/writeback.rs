@@ -14,17 +14,18 @@ use crate::cache::core::FileCore;
 use crate::cache::core::counters::count;
 use crate::cache::core::gate::ROOMS;
 use crate::cache::dirty::index::{Dirty, WriteReason, WriteRules};
-use crate::cache::errors::{FileError, HeldReason, StoreAction, store_panicked};
+use crate::cache::errors::{FileError, StoreAction, store_panicked};
 use crate::cache::lookup::block::{BlockRef, Locked};
 use crate::cache::lookup::get::{Get, Got};
 use crate::cache::map::mappers::Revoke;
-use crate::exec::Turn;
+use crate::cache::wait::Wait;
+use crate::cache::write::in_place::zero_past_end;
 use crate::frame::{FlagSet, Pinned};
-use crate::reclaim::{FlushRequest, LeftFlush, Pool};
+use crate::reclaim::Pool;
 use crate::stats::Event;
-use crate::store::{Accepted, SyncWhat, write_all_vectored_at};
+use crate::store::{Accepted, write_all_vectored_at};
 use crate::sync::atomic::Ordering;
-use crate::sync::{Arc, failpoint};
+use crate::sync::failpoint;
 use crate::units::MIB;
 
 /// The most bytes that one call of a store writes without a sync, but at least one block.
@@ -44,16 +45,6 @@ const PATIENCE: u32 = 4;
 
 /// The reason why a block stays dirty when its bytes cannot be pinned for the store.
 const TOO_MANY_VIEWS: &str = "more views of its block than can be counted";
-
-/// Whether the first lock of a run may be waited for. The others never are, since two runs may
-/// cross.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum LockMode {
-    /// The caller holds no lock of a block.
-    Sleep,
-    /// The caller may hold locks of blocks.
-    Try,
-}
 
 /// The result of one run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -167,513 +158,326 @@ impl Drop for InFlights<'_> {
     }
 }
 
-impl FileCore {
-    /// Writes every block in `blocks` that is dirty now and may be written. Returns the counts of
-    /// written and failed blocks. Unless a sync asks for the write, a file is skipped for a while
-    /// after a failure.
-    pub(crate) fn write_range(
-        &self,
-        blocks: Range<u64>,
-        reason: WriteReason,
-        mode: LockMode,
-        max_blocks: u64,
-    ) -> RunEnd {
-        let mut total = RunEnd {
-            next: blocks.start,
+/// Writes every block in `blocks` that is dirty now and may be written. Returns the counts of
+/// written and failed blocks. Unless a sync asks for the write, a file is skipped for a while
+/// after a failure.
+pub(crate) fn write_range(
+    core: &FileCore,
+    blocks: Range<u64>,
+    reason: WriteReason,
+    mode: Wait,
+    max_blocks: u64,
+) -> RunEnd {
+    let mut total = RunEnd {
+        next: blocks.start,
+        ..RunEnd::default()
+    };
+    if reason != WriteReason::Sync && !core.writes.backoff.may_try(core.pool.now()) {
+        return total;
+    }
+    let max_run = max_run(core, reason);
+    let (mut rooms, mut refused) = (0, 0);
+    while total.next < blocks.end && total.written + total.failed < max_blocks {
+        let rules = core.rules(reason);
+        let left = max_blocks - total.written - total.failed;
+        let max = max_run.min(left) as usize;
+        let run = core.dirty().next_run(total.next..blocks.end, max, &rules);
+        if run.is_empty() {
+            total.next = blocks.end;
+            break;
+        }
+        let (end, short) = write_run(core, &run, &rules, mode);
+        total.written += end.written;
+        if let Some(error) = short {
+            // No write of this thread is under way any more, so reclaim, which may wait for
+            // one, can be called.
+            rooms = if end.written > 0 { 0 } else { rooms + 1 };
+            if rooms <= ROOMS && core.make_room_below(&error, run.len()) {
+                continue;
+            }
+            // Other reasons do not count this as a failure of the store: the blocks are written
+            // later.
+            refused += end.failed;
+            if reason == WriteReason::Sync {
+                core.writes.errors.record(error);
+            }
+        }
+        total.failed += end.failed;
+        total.next = end.next;
+        if reason != WriteReason::Sync && end.written == 0 && end.failed > 0 {
+            break;
+        }
+    }
+    let now = core.pool.now();
+    let failed = total.failed - refused;
+    core.writes.backoff.note(total.written, failed, now);
+    total
+}
+
+/// Returns the most blocks of one run.
+pub(crate) fn max_run(core: &FileCore, reason: WriteReason) -> u64 {
+    let bytes = match reason {
+        WriteReason::Sync => max_sync_run(core),
+        WriteReason::Flusher { .. } | WriteReason::Pressure => MAX_RUN,
+    };
+    (bytes >> core.block_shift()).max(1)
+}
+
+/// Returns the most bytes of one run of a sync, by the nearest limit of the groups that pay for
+/// the file.
+fn max_sync_run(core: &FileCore) -> u64 {
+    (core.nearest_limit() / SYNC_RUN_PART).clamp(MAX_RUN, MAX_SYNC_RUN)
+}
+
+/// Writes one run of adjacent blocks, as far as their locks are free. An error means that the
+/// store found no memory for the files that it is made of. That error is not recorded, since
+/// the caller may make room.
+fn write_run(
+    core: &FileCore,
+    run: &[u64],
+    rules: &WriteRules,
+    mode: Wait,
+) -> (RunEnd, Option<FileError>) {
+    let mut locked: Vec<Locked<'_>> = Vec::with_capacity(run.len());
+    let mut next = run[0];
+    for &block in run {
+        let may_sleep = locked.is_empty() && mode == Wait::Yes;
+        match lock_dirty(core, block, may_sleep) {
+            Some(Some(one)) => locked.push(one),
+            // The block is not dirty any more: the run ends here, or begins later.
+            Some(None) if locked.is_empty() => {}
+            _ => break,
+        }
+        next = block + 1;
+    }
+    if locked.is_empty() {
+        // A block that could not be locked is skipped, so that the caller makes progress.
+        let end = RunEnd {
+            next: next.max(run[0] + 1),
             ..RunEnd::default()
         };
-        if reason != WriteReason::Sync && !self.writes.backoff.may_try(self.pool.now()) {
-            return total;
-        }
-        let max_run = self.max_run(reason);
-        let (mut rooms, mut refused) = (0, 0);
-        while total.next < blocks.end && total.written + total.failed < max_blocks {
-            let rules = self.rules(reason);
-            let left = max_blocks - total.written - total.failed;
-            let max = max_run.min(left) as usize;
-            let run = self.dirty().next_run(total.next..blocks.end, max, &rules);
-            if run.is_empty() {
-                total.next = blocks.end;
-                break;
+        return (end, None);
+    }
+    end_store_translations(core, &locked);
+    let mut in_flight = begin_writes(core, locked, rules);
+    let (written, failed, short) = write_in_flight(core, &mut in_flight.blocks, rules.reason);
+    in_flight.answered = true;
+    drop(in_flight);
+    let end = RunEnd {
+        written,
+        failed,
+        next,
+    };
+    (end, short)
+}
+
+/// Locks a block that is dirty and stable. Returns `Some(None)` if it is not dirty, and `None`
+/// if its lock, or its write under way, would have to be waited for.
+fn lock_dirty(core: &FileCore, block: u64, may_sleep: bool) -> Option<Option<Locked<'_>>> {
+    let get = if may_sleep {
+        Get::LOCK
+    } else {
+        Get::LOCK | Get::NOWAIT
+    };
+    match core.get_page(block, get) {
+        Ok(Got::Locked(locked)) => {
+            let flags = locked.meta().flags.load();
+            if !flags.contains(FlagSet::DIRTY) {
+                return Some(None);
             }
-            let (end, short) = self.write_run(&run, &rules, mode);
-            total.written += end.written;
-            if let Some(error) = short {
-                // No write of this thread is under way any more, so reclaim, which may wait for
-                // one, can be called.
-                rooms = if end.written > 0 { 0 } else { rooms + 1 };
-                if rooms <= ROOMS && self.make_room_below(&error, run.len()) {
-                    continue;
+            if flags.contains(FlagSet::WRITEBACK) {
+                if !may_sleep {
+                    return None;
                 }
-                // Other reasons do not count this as a failure of the store: the blocks are written
-                // later.
-                refused += end.failed;
-                if reason == WriteReason::Sync {
-                    self.writes.errors.record(error);
-                }
+                locked.wait_stable();
             }
-            total.failed += end.failed;
-            total.next = end.next;
-            if reason != WriteReason::Sync && end.written == 0 && end.failed > 0 {
-                break;
-            }
+            Some(Some(locked))
         }
-        let now = self.pool.now();
-        let failed = total.failed - refused;
-        self.writes.backoff.note(total.written, failed, now);
-        total
+        Ok(_) => Some(None),
+        Err(_) => None,
     }
+}
 
-    /// Returns the most blocks of one run.
-    pub(crate) fn max_run(&self, reason: WriteReason) -> u64 {
-        let bytes = match reason {
-            WriteReason::Sync => self.max_sync_run(),
-            WriteReason::Flusher { .. } | WriteReason::Pressure => MAX_RUN,
-        };
-        (bytes >> self.block_shift()).max(1)
+/// Takes the right to store through mappings away from locked blocks, with one grace period for
+/// all.
+fn end_store_translations(core: &FileCore, locked: &[Locked<'_>]) {
+    let wmapped = |one: &&Locked<'_>| one.meta().hold.load().is_wmapped();
+    let Some(first) = locked.iter().find(wmapped).map(Locked::block) else {
+        return;
+    };
+    let last = locked.iter().rfind(wmapped).map_or(first, Locked::block);
+    core.revoke(first..last + 1, Revoke::Write);
+    core.grace();
+    for one in locked.iter().filter(wmapped) {
+        zero_past_end(core, one);
+        one.meta().hold.clear_wmapped();
     }
+}
 
-    /// Returns the most bytes of one run of a sync, by the nearest limit of the groups that pay for
-    /// the file.
-    fn max_sync_run(&self) -> u64 {
-        (self.nearest_limit() / SYNC_RUN_PART).clamp(MAX_RUN, MAX_SYNC_RUN)
-    }
-
-    /// Like [`FileCore::write_range`] over the whole file, but begins where the last call ended: so
-    /// a block that is written again and again does not keep those after it waiting.
-    pub(crate) fn write_onwards(&self, reason: WriteReason, max_blocks: u64) -> RunEnd {
-        let end_block = self.end_block();
-        let from = self.writes.next_block().min(end_block);
-        let mut total = self.write_in_depth(from..end_block, reason, max_blocks);
-        if total.written == 0 && total.failed == 0 && from > 0 {
-            total = self.write_in_depth(0..from, reason, max_blocks);
+/// Pins locked blocks, turns DIRTY into WRITEBACK, and unlocks them. Blocks that must not be
+/// written after all are left as they are.
+fn begin_writes<'f>(
+    core: &'f FileCore,
+    locked: Vec<Locked<'f>>,
+    rules: &WriteRules,
+) -> InFlights<'f> {
+    let mut ready = Vec::with_capacity(locked.len());
+    for one in locked {
+        let start = one.block() << core.block_shift();
+        let len = core.size().saturating_sub(start).min(core.block_bytes()) as usize;
+        if len == 0 {
+            // The block is being cut off, so its write would not begin.
+            continue;
         }
-        let next = if total.next >= end_block {
-            0
-        } else {
-            total.next
-        };
-        self.writes.set_next_block(next);
-        total
-    }
-
-    /// Writes a writer's share: up to one run of blocks that may be written. Returns how many it
-    /// wrote.
-    pub(crate) fn write_some(&self) -> u64 {
-        let reason = WriteReason::Pressure;
-        self.write_onwards(reason, self.max_run(reason)).written
-    }
-
-    /// Writes blocks that the background requests, in this thread.
-    pub(crate) fn flush_here(&self, request: &FlushRequest) -> RunEnd {
-        let reason = WriteReason::Flusher {
-            through: request.dirtied_by,
-        };
-        self.take_doubted_back(LockMode::Try);
-        let most = (request.pages.0 >> self.id.order).max(1);
-        self.write_onwards(reason, most)
-    }
-
-    /// Starts a job in the file's lane that does [`FileCore::flush_here`], unless one is running.
-    /// The job continues while there are old blocks, or some group has too many dirty pages, and
-    /// then makes the sync that eviction has requested.
-    pub(crate) fn flush_in_its_lane(&self, request: FlushRequest) {
-        let Some(core) = self.me.upgrade() else {
-            return;
-        };
-        let Some(flushing) = self.writes.begin_flush() else {
-            return;
-        };
-        let mut left = LeftFlush::begin(&self.pool);
-        let flush = Box::new(move || {
-            let _here = core.cache.serving();
-            let ended = core.writes.flush_of_job();
-            let mut goes_on = true;
-            while goes_on && !core.is_closed() {
-                let written = core.flush_here(&request).written > 0;
-                left.has_cleaned |= written;
-                goes_on = written && (request.is_of_age() || core.has_too_much_dirty());
-                if !written {
-                    core.cache.note_futile_flush();
-                }
+        match Pinned::try_new(&core.pool, one.frame(), 0..core.block_bytes() as usize) {
+            Some(pinned) => ready.push((one, pinned, len)),
+            // The block is written later, but a sync must not report that it was written.
+            None if rules.reason == WriteReason::Sync => {
+                let error = io::Error::new(io::ErrorKind::ResourceBusy, TOO_MANY_VIEWS);
+                let error = core.store_error(StoreAction::Write, start, len as u64, error);
+                core.writes.errors.record(error);
             }
-            if core.writes.syncs.is_wanted() {
-                left.has_cleaned |= core.sync_if_wanted().is_ok();
-            }
-            drop(ended);
-            drop(left);
+            None => {}
+        }
+    }
+    failpoint!(WriteBeginning);
+    let mut in_flight = InFlights {
+        file: core,
+        blocks: Vec::with_capacity(ready.len()),
+        answered: false,
+    };
+    let entries = begin_in_index(core, &ready, rules);
+    for ((one, pinned, len), entry) in ready.into_iter().zip(entries) {
+        let Some(entry) = entry else {
+            continue;
+        };
+        in_flight.blocks.push(InFlight {
+            held: one.unlock(),
+            pinned: Some(pinned),
+            entry,
+            len,
+            failed: true,
         });
-        flushing.into_job();
-        self.cache
-            .push(&self.requests.store_calls, Turn::Shared, flush);
     }
+    in_flight
+}
 
-    /// Writes one run of adjacent blocks, as far as their locks are free. An error means that the
-    /// store found no memory for the files that it is made of. That error is not recorded, since
-    /// the caller may make room.
-    fn write_run(
-        &self,
-        run: &[u64],
-        rules: &WriteRules,
-        mode: LockMode,
-    ) -> (RunEnd, Option<FileError>) {
-        let mut locked: Vec<Locked<'_>> = Vec::with_capacity(run.len());
-        let mut next = run[0];
-        for &block in run {
-            let may_sleep = locked.is_empty() && mode == LockMode::Sleep;
-            match self.lock_dirty(block, may_sleep) {
-                Some(Some(one)) => locked.push(one),
-                // The block is not dirty any more: the run ends here, or begins later.
-                Some(None) if locked.is_empty() => {}
-                _ => break,
-            }
-            next = block + 1;
-        }
-        if locked.is_empty() {
-            // A block that could not be locked is skipped, so that the caller makes progress.
-            let end = RunEnd {
-                next: next.max(run[0] + 1),
-                ..RunEnd::default()
-            };
-            return (end, None);
-        }
-        self.end_store_translations(&locked);
-        let mut in_flight = self.begin_writes(locked, rules);
-        let (written, failed, short) = self.write_in_flight(&mut in_flight.blocks, rules.reason);
-        in_flight.answered = true;
-        drop(in_flight);
-        let end = RunEnd {
-            written,
-            failed,
-            next,
-        };
-        (end, short)
-    }
-
-    /// Locks a block that is dirty and stable. Returns `Some(None)` if it is not dirty, and `None`
-    /// if its lock, or its write under way, would have to be waited for.
-    fn lock_dirty(&self, block: u64, may_sleep: bool) -> Option<Option<Locked<'_>>> {
-        let get = if may_sleep {
-            Get::LOCK
-        } else {
-            Get::LOCK | Get::NOWAIT
-        };
-        match self.get_page(block, get) {
-            Ok(Got::Locked(locked)) => {
-                let flags = locked.meta().flags.load();
-                if !flags.contains(FlagSet::DIRTY) {
-                    return Some(None);
-                }
-                if flags.contains(FlagSet::WRITEBACK) {
-                    if !may_sleep {
-                        return None;
-                    }
-                    locked.wait_stable();
-                }
-                Some(Some(locked))
-            }
-            Ok(_) => Some(None),
-            Err(_) => None,
-        }
-    }
-
-    /// Takes the right to store through mappings away from locked blocks, with one grace period for
-    /// all.
-    fn end_store_translations(&self, locked: &[Locked<'_>]) {
-        let wmapped = |one: &&Locked<'_>| one.meta().hold.load().is_wmapped();
-        let Some(first) = locked.iter().find(wmapped).map(Locked::block) else {
-            return;
-        };
-        let last = locked.iter().rfind(wmapped).map_or(first, Locked::block);
-        self.revoke(first..last + 1, Revoke::Write);
-        self.grace();
-        for one in locked.iter().filter(wmapped) {
-            self.zero_past_end(one);
-            one.meta().hold.clear_wmapped();
-        }
-    }
-
-    /// Pins locked blocks, turns DIRTY into WRITEBACK, and unlocks them. Blocks that must not be
-    /// written after all are left as they are.
-    fn begin_writes<'f>(&'f self, locked: Vec<Locked<'f>>, rules: &WriteRules) -> InFlights<'f> {
-        let mut ready = Vec::with_capacity(locked.len());
-        for one in locked {
-            let start = one.block() << self.block_shift();
-            let len = self.size().saturating_sub(start).min(self.block_bytes()) as usize;
-            if len == 0 {
-                // The block is being cut off, so its write would not begin.
-                continue;
-            }
-            match Pinned::try_new(&self.pool, one.frame(), 0..self.block_bytes() as usize) {
-                Some(pinned) => ready.push((one, pinned, len)),
-                // The block is written later, but a sync must not report that it was written.
-                None if rules.reason == WriteReason::Sync => {
-                    let error = io::Error::new(io::ErrorKind::ResourceBusy, TOO_MANY_VIEWS);
-                    let error = self.store_error(StoreAction::Write, start, len as u64, error);
-                    self.writes.errors.record(error);
-                }
-                None => {}
-            }
-        }
-        failpoint!(WriteBeginning);
-        let mut in_flight = InFlights {
-            file: self,
-            blocks: Vec::with_capacity(ready.len()),
-            answered: false,
-        };
-        let entries = self.begin_in_index(&ready, rules);
-        for ((one, pinned, len), entry) in ready.into_iter().zip(entries) {
-            let Some(entry) = entry else {
+/// Turns DIRTY into WRITEBACK for locked blocks, which are in ascending order, under one lock
+/// of the dirty index. Returns the entry of each block that may be written.
+fn begin_in_index(
+    core: &FileCore,
+    ready: &[(Locked<'_>, Pinned<Pool>, usize)],
+    rules: &WriteRules,
+) -> Vec<Option<Dirty>> {
+    let mut entries = Vec::with_capacity(ready.len());
+    let mut dirty = core.dirty();
+    for run in ready.chunk_by(|(one, ..), (next, ..)| one.block() + 1 == next.block()) {
+        let first = run[0].0.block();
+        let mut rest = run;
+        while let Some((one, ..)) = rest.first() {
+            let Some((end, entry)) =
+                dirty.begin_write_if(one.block()..first + run.len() as u64, rules)
+            else {
+                entries.push(None);
+                rest = &rest[1..];
                 continue;
             };
-            in_flight.blocks.push(InFlight {
-                held: one.unlock(),
-                pinned: Some(pinned),
-                entry,
-                len,
-                failed: true,
-            });
-        }
-        in_flight
-    }
-
-    /// Turns DIRTY into WRITEBACK for locked blocks, which are in ascending order, under one lock
-    /// of the dirty index. Returns the entry of each block that may be written.
-    fn begin_in_index(
-        &self,
-        ready: &[(Locked<'_>, Pinned<Pool>, usize)],
-        rules: &WriteRules,
-    ) -> Vec<Option<Dirty>> {
-        let mut entries = Vec::with_capacity(ready.len());
-        let mut dirty = self.dirty();
-        for run in ready.chunk_by(|(one, ..), (next, ..)| one.block() + 1 == next.block()) {
-            let first = run[0].0.block();
-            let mut rest = run;
-            while let Some((one, ..)) = rest.first() {
-                let Some((end, entry)) =
-                    dirty.begin_write_if(one.block()..first + run.len() as u64, rules)
-                else {
-                    entries.push(None);
-                    rest = &rest[1..];
-                    continue;
-                };
-                let (begun, behind) = rest.split_at((end - one.block()) as usize);
-                for (one, ..) in begun {
-                    one.meta().flags.clear(FlagSet::DIRTY);
-                    self.frames().set_writeback(one.frame());
-                    entries.push(Some(entry));
-                }
-                self.count_clean(begun.len());
-                rest = behind;
+            let (begun, behind) = rest.split_at((end - one.block()) as usize);
+            for (one, ..) in begun {
+                one.meta().flags.clear(FlagSet::DIRTY);
+                core.frames().set_writeback(one.frame());
+                entries.push(Some(entry));
             }
-        }
-        self.count_behind(&mut dirty);
-        entries
-    }
-
-    /// Calls the store for blocks in flight, run by run.
-    fn write_in_flight(
-        &self,
-        in_flight: &mut [InFlight<'_>],
-        reason: WriteReason,
-    ) -> (u64, u64, Option<FileError>) {
-        let (mut written, mut failed) = (0, 0);
-        let mut trying = Trying {
-            patience: match reason {
-                WriteReason::Sync => u32::MAX,
-                WriteReason::Flusher { .. } | WriteReason::Pressure => PATIENCE,
-            },
-            short: None,
-        };
-        let mut rest = in_flight;
-        while !rest.is_empty() {
-            let adjacent = rest.windows(2).take_while(|pair| {
-                pair[0].held.block + 1 == pair[1].held.block
-                    && pair[0].len as u64 == self.block_bytes()
-            });
-            let len = adjacent.count() + 1;
-            let (run, behind) = rest.split_at_mut(len);
+            core.count_clean(begun.len());
             rest = behind;
-            let good = self.write_split(run, &mut trying);
-            written += good;
-            failed += len as u64 - good;
         }
-        count(&self.counters.written, written);
-        count(&self.counters.write_errors, failed);
-        self.pool
-            .counters
-            .add(Event::PgOut, written * self.block_pages());
-        self.pool.counters.add(Event::WriteError, failed);
-        (written, failed, trying.short)
     }
+    core.count_behind(&mut dirty);
+    entries
+}
 
-    /// Writes adjacent blocks. If that fails, writes the two halves separately, so that a bad block
-    /// does not make its neighbours fail, and a few are written if there is no memory for all. Each
-    /// failure of the store takes from the patience. Once that is used up, or the store has found
-    /// no memory for a single block, the rest is not tried. Returns how many blocks were written.
-    fn write_split(&self, run: &mut [InFlight<'_>], trying: &mut Trying) -> u64 {
-        if trying.patience == 0 || trying.short.is_some() {
-            return 0;
-        }
-        match self.store_run(run) {
-            Ok(()) => run.len() as u64,
-            Err(error) => {
-                let is_short = self.is_short_below(&error);
-                trying.patience -= u32::from(!is_short);
-                if run.len() == 1 || trying.patience == 0 {
-                    match is_short {
-                        true => trying.short = Some(error),
-                        false => self.writes.errors.record(error),
-                    }
-                    return 0;
+/// Calls the store for blocks in flight, run by run.
+fn write_in_flight(
+    core: &FileCore,
+    in_flight: &mut [InFlight<'_>],
+    reason: WriteReason,
+) -> (u64, u64, Option<FileError>) {
+    let (mut written, mut failed) = (0, 0);
+    let mut trying = Trying {
+        patience: match reason {
+            WriteReason::Sync => u32::MAX,
+            WriteReason::Flusher { .. } | WriteReason::Pressure => PATIENCE,
+        },
+        short: None,
+    };
+    let mut rest = in_flight;
+    while !rest.is_empty() {
+        let adjacent = rest.windows(2).take_while(|pair| {
+            pair[0].held.block + 1 == pair[1].held.block && pair[0].len as u64 == core.block_bytes()
+        });
+        let len = adjacent.count() + 1;
+        let (run, behind) = rest.split_at_mut(len);
+        rest = behind;
+        let good = write_split(core, run, &mut trying);
+        written += good;
+        failed += len as u64 - good;
+    }
+    count(&core.counters.written, written);
+    count(&core.counters.write_errors, failed);
+    core.pool
+        .counters
+        .add(Event::PgOut, written * core.block_pages());
+    core.pool.counters.add(Event::WriteError, failed);
+    (written, failed, trying.short)
+}
+
+/// Writes adjacent blocks. If that fails, writes the two halves separately, so that a bad block
+/// does not make its neighbours fail, and a few are written if there is no memory for all. Each
+/// failure of the store takes from the patience. Once that is used up, or the store has found
+/// no memory for a single block, the rest is not tried. Returns how many blocks were written.
+fn write_split(core: &FileCore, run: &mut [InFlight<'_>], trying: &mut Trying) -> u64 {
+    if trying.patience == 0 || trying.short.is_some() {
+        return 0;
+    }
+    match store_run(core, run) {
+        Ok(()) => run.len() as u64,
+        Err(error) => {
+            let is_short = core.is_short_below(&error);
+            trying.patience -= u32::from(!is_short);
+            if run.len() == 1 || trying.patience == 0 {
+                match is_short {
+                    true => trying.short = Some(error),
+                    false => core.writes.errors.record(error),
                 }
-                let (first, second) = run.split_at_mut(run.len() / 2);
-                self.write_split(first, trying) + self.write_split(second, trying)
+                return 0;
             }
+            let (first, second) = run.split_at_mut(run.len() / 2);
+            write_split(core, first, trying) + write_split(core, second, trying)
         }
     }
+}
 
-    /// Writes adjacent blocks with one call, or with as many as a store of short writes takes.
-    fn store_run(&self, run: &mut [InFlight<'_>]) -> Result<(), FileError> {
-        let store = self.store()?;
-        let offset = run[0].held.block << self.block_shift();
-        let len: u64 = run.iter().map(|one| one.len as u64).sum();
-        count(&self.counters.store_writes, 1);
-        let result = {
-            let mut slices: Vec<IoSlice<'_>> =
-                run.iter().map(|one| IoSlice::new(one.bytes())).collect();
-            let _call = self.store_change();
-            let _changing = self.writes.syncs.changing();
-            write_all_vectored_at(&**store, &mut slices, offset)
-        };
-        // This comes before WRITEBACK ends and the block can be evicted: the answer to a query for
-        // holes that ran meanwhile may cover the block.
-        self.blocks.extents.lock().cut_hole(&(offset..offset + len));
-        result.map_err(|error| self.store_error(StoreAction::Write, offset, len, error))?;
-        self.blocks.stored.fetch_max(offset + len, Ordering::AcqRel);
-        run.iter_mut().for_each(|one| one.failed = false);
-        if self.is_closed() {
-            self.cache.note_written_at_end();
-        }
-        Ok(())
+/// Writes adjacent blocks with one call, or with as many as a store of short writes takes.
+fn store_run(core: &FileCore, run: &mut [InFlight<'_>]) -> Result<(), FileError> {
+    let store = core.store()?;
+    let offset = run[0].held.block << core.block_shift();
+    let len: u64 = run.iter().map(|one| one.len as u64).sum();
+    count(&core.counters.store_writes, 1);
+    let result = {
+        let mut slices: Vec<IoSlice<'_>> =
+            run.iter().map(|one| IoSlice::new(one.bytes())).collect();
+        let _call = core.store_change();
+        let _changing = core.writes.syncs.changing();
+        write_all_vectored_at(&**store, &mut slices, offset)
+    };
+    // This comes before WRITEBACK ends and the block can be evicted: the answer to a query for
+    // holes that ran meanwhile may cover the block.
+    core.blocks.extents.lock().cut_hole(&(offset..offset + len));
+    result.map_err(|error| core.store_error(StoreAction::Write, offset, len, error))?;
+    core.blocks.stored.fetch_max(offset + len, Ordering::AcqRel);
+    run.iter_mut().for_each(|one| one.failed = false);
+    if core.is_closed() {
+        core.cache.note_written_at_end();
     }
-
-    /// Writes the blocks in `blocks` that are dirty now, waits for other threads' writes of such
-    /// blocks, and writes again those that failed. Then, with `what`, makes the store durable.
-    /// Failures are entered in the error sequence. A block that may not be written is an error.
-    pub(crate) fn sync_blocks(
-        &self,
-        blocks: Range<u64>,
-        what: Option<SyncWhat>,
-    ) -> Result<(), FileError> {
-        if self.id.access == crate::store::FileAccess::ReadOnly {
-            return Ok(());
-        }
-        self.check_not_reentrant()?;
-        // A change by another process does not stop the sync: it is reported to each handle.
-        let _unanswered = self.ask_version();
-        // The order matters: punching again may put blocks in doubt that were written into the
-        // range.
-        self.punch_again();
-        self.take_doubted_back(LockMode::Sleep);
-        // Blocks released from here on may be written too late for this sync.
-        let rules = self.rules(WriteReason::Sync);
-        let (cuts, mut unwritten) = {
-            let dirty = self.dirty();
-            (dirty.cuts(), dirty.unwritten())
-        };
-        unwritten += self.write_dirty_now(&blocks).failed;
-        let put_off = self.dirty().was_put_off(cuts);
-        if put_off {
-            failpoint!(PutOff);
-            // This writes after the cut. No other cut can begin meanwhile, so the sync ends.
-            let _steady = self.locks.shared();
-            unwritten += self.write_dirty_now(&blocks).failed;
-        }
-        // Read before the wait for other threads' writes: a block that is not dirty here is written
-        // when these have ended.
-        let mut held = self.held_in(blocks.clone(), &rules);
-        failpoint!(OwnWritten);
-        self.wait_written(blocks.clone());
-        failpoint!(OthersWritten);
-        if self.dirty().unwritten() != unwritten {
-            // Writes of other threads that failed are made again: those threads may have given up
-            // where a sync does not.
-            self.write_dirty_now(&blocks);
-            held = self.held_in(blocks.clone(), &rules);
-            failpoint!(OwnWritten);
-            self.wait_written(blocks);
-        }
-        if let Some(what) = what {
-            self.sync_store(what)?;
-        }
-        held.map_or(Ok(()), Err)
-    }
-
-    /// Writes the blocks in `blocks` that are dirty now. Blocks appended later are left: they may
-    /// come as fast as they can be written.
-    fn write_dirty_now(&self, blocks: &Range<u64>) -> RunEnd {
-        let end = self.dirty().last().map_or(0, |last| last + 1);
-        let blocks = blocks.start..blocks.end.min(end);
-        self.write_in_depth(blocks, WriteReason::Sync, u64::MAX)
-    }
-
-    /// Returns the error for a writer if all dirty blocks are held back.
-    pub(crate) fn held_error(&self) -> Option<FileError> {
-        self.held_in(0..u64::MAX, &self.rules(WriteReason::Pressure))
-    }
-
-    /// Returns the error for a caller if some of its blocks are held back.
-    fn held_in(&self, blocks: Range<u64>, rules: &WriteRules) -> Option<FileError> {
-        let held = self.dirty().held(blocks, rules);
-        held.map(|held| self.held(held))
-    }
-
-    /// Returns the error for this many blocks that are held back.
-    pub(crate) fn held(&self, (blocks, reason): (u64, HeldReason)) -> FileError {
-        FileError::Held {
-            file: self.id.name.clone(),
-            dirty: blocks << self.block_shift(),
-            reason,
-        }
-    }
-
-    /// Returns the error for a writer if the store refuses the unwritten blocks.
-    pub(crate) fn unwritten_error(&self) -> Option<FileError> {
-        let blocks = self.dirty_blocks();
-        if blocks == 0 || !self.writes.backoff.is_on() {
-            return None;
-        }
-        Some(FileError::Unwritten {
-            file: self.id.name.clone(),
-            dirty: blocks << self.block_shift(),
-            source: Arc::new(self.writes.errors.latest()?),
-        })
-    }
-
-    /// Waits until every write of a block in `blocks` that is under way now has ended.
-    pub(crate) fn wait_written(&self, blocks: Range<u64>) {
-        let mut dirty = self.dirty();
-        let through = dirty.last_write();
-        while dirty.is_writing(blocks.clone(), through) {
-            failpoint!(Awaiting);
-            dirty = self.writes.write_ended.wait(dirty);
-        }
-    }
-
-    /// Makes stores through mappings take the slow path again, so that they carry the current
-    /// barrier number, which the caller has set.
-    ///
-    /// The caller has no block locked. A fault marks its block with the number, and later makes the
-    /// page writable in a section in which it checks the number again. A section that does not see
-    /// the new number began before the first grace period. So its page is writable before that
-    /// period ends, and the right to store is then taken away. A mapper that is not yet in the list
-    /// here maps afterwards.
-    pub(crate) fn restamp_mappings(&self) {
-        if !self.mappers.is_empty() {
-            self.grace();
-            self.mappers.revoke(0..u64::MAX, Revoke::Write);
-            self.grace();
-        }
-    }
+    Ok(())
 }

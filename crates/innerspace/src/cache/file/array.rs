@@ -7,6 +7,7 @@ use std::ops::Range;
 use crate::cache::errors::FileError;
 use crate::cache::file::handle::PagedFile;
 use crate::cache::wait::Wait;
+use crate::cache::write::write_at::overwrite_at;
 use crate::units::KIB;
 
 mod sealed {
@@ -228,7 +229,7 @@ impl<T: Element> Array<T> {
         let bytes = &mut bytes[..size_of::<T>()];
         value.to_le(bytes);
         match wait {
-            Wait::Yes => self.file.core().overwrite_at(bytes, offset),
+            Wait::Yes => overwrite_at(self.file.core(), bytes, offset),
             Wait::No => self.try_overwrite(bytes, offset),
         }
     }
@@ -251,7 +252,7 @@ impl<T: Element> Array<T> {
             let (now, later) = rest.split_at(left / size);
             let bytes = &mut bytes[..left];
             put_all(now, bytes);
-            self.file.core().overwrite_at(bytes, at)?;
+            overwrite_at(self.file.core(), bytes, at)?;
             (at, rest) = (at + left as u64, later);
             if rest.is_empty() {
                 return Ok(());

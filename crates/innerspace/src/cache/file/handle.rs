@@ -18,7 +18,9 @@ use crate::cache::core::FileCore;
 use crate::cache::core::handle::Handle;
 use crate::cache::core::store_probe::StoreProbe;
 use crate::cache::dirty::index::WriteOrder;
+use crate::cache::dirty::sync_file::{restamp_mappings, sync_blocks};
 use crate::cache::errors::FileError;
+use crate::cache::file::closing::{close_elsewhere, close_once};
 use crate::cache::file::options::FileOptions;
 use crate::cache::file::stats::FileStats;
 use crate::cache::map::evict::Evicting;
@@ -29,9 +31,9 @@ use crate::cache::service::Cache;
 use crate::cache::truncate;
 use crate::cache::wait::Wait;
 use crate::cache::write::append::append;
+use crate::cache::write::write_at::write_at;
 use crate::group::Group;
-use crate::store::FileAccess;
-use crate::store::{Store, SyncWhat};
+use crate::store::{FileAccess, Store, SyncWhat};
 use crate::sync::Arc;
 use crate::sync::panics::Panics;
 use crate::units::PageCount;
@@ -106,7 +108,7 @@ impl Drop for FileInner {
         // closing is left to another thread, or to the caller that released the file. A `PagedFile`
         // that is the last reference closes the file itself.
         if !self.core.is_closed() {
-            self.core.close_elsewhere();
+            close_elsewhere(&self.core);
         }
     }
 }
@@ -216,7 +218,7 @@ impl Drop for PagedFile {
         // closed later: see `FileInner::drop`.
         if !last.core.in_store_call() && last.core.may_call_unasked() {
             let mut panics = Panics::default();
-            panics.catch(|| last.core.close_once());
+            panics.catch(|| close_once(&last.core));
             // After the memory's last handle is dropped, no other thread may do the deferred work.
             panics.catch(|| last.core.cache.run_deferred_if_abandoned());
             panics.go_on();
@@ -487,7 +489,7 @@ impl PagedFile {
     /// or the store's error if a partly written block had to be read first. Bytes before the
     /// failure may have been written.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
-        self.core().write_at(bytes, offset)
+        write_at(self.core(), bytes, offset)
     }
 
     /// Writes all of `bytes` at the end of the file, and returns their offset. No other append or
@@ -559,7 +561,7 @@ impl PagedFile {
 
     /// Writes unwritten blocks and, with `what`, makes the file durable.
     fn sync(&self, blocks: Range<u64>, what: Option<SyncWhat>) -> Result<(), FileError> {
-        let outcome = self.core().sync_blocks(blocks, what);
+        let outcome = sync_blocks(self.core(), blocks, what);
         self.core().cache.run_deferred_if_abandoned();
         self.handle.check_errors()?;
         outcome
@@ -646,7 +648,7 @@ impl PagedFile {
         // SeqCst: see `restamp_mappings`.
         self.core().writes.barrier.raise(number);
         if self.core().id.write_order == WriteOrder::Ordered {
-            self.core().restamp_mappings();
+            restamp_mappings(self.core());
         }
     }
 

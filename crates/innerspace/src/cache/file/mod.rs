@@ -5,4 +5,5 @@ pub(crate) mod closing;
 pub(crate) mod cursor;
 pub(crate) mod handle;
 pub(crate) mod options;
+pub(crate) mod released;
 pub(crate) mod stats;

@@ -1,7 +1,8 @@
 //! Compares the index with plain maps, and checks the forms that a tree takes.
 
-use super::*;
 use std::collections::BTreeMap;
+
+use super::*;
 
 /// Nodes on the heap, with numbers from 1.
 struct TestNodes {

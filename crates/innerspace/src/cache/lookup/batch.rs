@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::cache::core::FileCore;
+use crate::cache::dirty::sync::retain_synced;
 use crate::cache::lookup::block::Locked;
 use crate::cache::map::mappers::Revoke;
 use crate::frame::{Dropped, FlagSet};
@@ -24,7 +25,7 @@ pub(crate) fn forget_clean(core: &FileCore, blocks: Range<u64>) -> u64 {
         batch.retain(|locked| !locked.meta().flags.load().contains(FlagSet::DIRTY));
         // Blocks that were written since the last sync began, or have come into doubt, are left
         // out.
-        core.retain_synced(&mut batch);
+        retain_synced(core, &mut batch);
         dropped += batch.len() as u64;
         drop_batch(core, batch);
     }

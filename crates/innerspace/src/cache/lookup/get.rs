@@ -19,8 +19,7 @@ use crate::cache::wait::Wait;
 use crate::frame::{Bit, Dropped, FlagSet, HeldOf, Kind, Uses};
 use crate::reclaim::{AllocMode, Evictable, PoolFrame, Refault, Retired};
 use crate::sync::atomic::Ordering;
-use crate::sync::raw;
-use crate::sync::{Backoff, interleave};
+use crate::sync::{Backoff, interleave, raw};
 use crate::units::{FrameId, PAGE_SIZE, PageCount};
 
 /// The flags of a lookup: what it does with a block that it finds, or that is missing.

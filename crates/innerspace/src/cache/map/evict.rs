@@ -8,10 +8,13 @@ use std::ops::Range;
 
 use crate::cache::core::FileCore;
 use crate::cache::core::counters::count;
+use crate::cache::dirty::flush::{flush_here, flush_in_its_lane};
 use crate::cache::dirty::index::WriteReason;
-use crate::cache::dirty::writeback::LockMode;
+use crate::cache::dirty::sync::{retain_synced, sync_before_eviction};
+use crate::cache::dirty::writeback::write_range;
 use crate::cache::lookup::block::{BlockRef, Locked};
 use crate::cache::map::mappers::Revoke;
+use crate::cache::wait::Wait;
 use crate::frame::{FlagSet, Uses};
 use crate::reclaim::{CleanCount, EvictCount, FlushRequest, Io, LeftShadow, Owner, Retired};
 use crate::stats::Event;
@@ -98,7 +101,7 @@ impl FileCore {
             locked.retain(|one| !is_mapped(one));
         }
         failpoint!(SessionsAsked);
-        self.retain_synced(&mut locked);
+        retain_synced(self, &mut locked);
         let mut mapped: Vec<u64> = Vec::with_capacity(locked.len());
         for one in locked.iter().filter(|one| is_mapped(one)) {
             mapped.push(one.block());
@@ -210,7 +213,7 @@ impl Owner for FileCore {
     }
 
     fn evict(&self, frames: &[FrameId], io: Io) -> EvictCount {
-        let is_synced = self.sync_before_eviction(frames, self.may_call_for(io));
+        let is_synced = sync_before_eviction(self, frames, self.may_call_for(io));
         let count = self.evict_frames(frames, Evicting::Unheld);
         EvictCount {
             unsynced: !is_synced,
@@ -242,7 +245,7 @@ impl Owner for FileCore {
         }
         for run in blocks.chunk_by(|a, b| a + 1 == *b) {
             let range = run[0]..run[run.len() - 1] + 1;
-            let end = self.write_range(range, WriteReason::Pressure, LockMode::Try, u64::MAX);
+            let end = write_range(self, range, WriteReason::Pressure, Wait::No, u64::MAX);
             count.written.0 += end.written << self.id.order;
             count.errors += end.failed as u32;
         }
@@ -263,11 +266,11 @@ impl Owner for FileCore {
         }
         if self.pool.is_served() {
             if self.dirty().has_since(request.dirtied_by) {
-                self.flush_in_its_lane(*request);
+                flush_in_its_lane(self, *request);
             }
             return CleanCount::default();
         }
-        let end = self.flush_here(request);
+        let end = flush_here(self, request);
         CleanCount {
             written: PageCount(end.written << self.id.order),
             errors: end.failed as u32,

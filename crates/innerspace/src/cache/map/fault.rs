@@ -5,23 +5,27 @@
 //! step that would read the store, evict, or wait for a lock, for writeback or for a grace period.
 //! So it gets only cached blocks, and holes that the store has already reported.
 
+use std::ops::Range;
+
 use crate::cache::core::FileCore;
+use crate::cache::dirty::room::make_dirty_room;
 use crate::cache::errors::FileError;
 use crate::cache::file::handle::FileInner;
 use crate::cache::index::Word;
 use crate::cache::lookup::block::Locked;
 use crate::cache::lookup::get::{Get, Got};
+use crate::cache::read::content::known_content;
 use crate::cache::read::fill::{Filled, Miss};
 use crate::cache::read::holes::Content;
 use crate::cache::read::read_ahead::Reading;
 use crate::cache::wait::Wait;
+use crate::cache::write::in_place::{clear_tail, move_block};
 use crate::frame::{FlagSet, Kind, Uses};
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::stats::Event;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::units::{FrameId, PAGE_SHIFT};
-use std::ops::Range;
 
 /// Whether the faulting access reads or writes the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,7 +41,7 @@ pub(crate) enum FaultKind {
 pub(crate) enum FaultPage {
     /// The page's block. While it is locked, no other thread removes, moves or evicts it.
     Block(LockedBlock),
-    /// A hole of the store: the fault maps the zero frame, if [`FileCore::hole_still`] holds in the
+    /// A hole of the store: the fault maps the zero frame, if [`hole_still`] holds in the
     /// section that installs it.
     Hole(Hole),
 }
@@ -81,7 +85,7 @@ impl LockedBlock {
 
     /// Whether a store that is allowed now carries the barrier number with which the block was
     /// marked. Called in the section in which the page is made writable: see
-    /// [`FileCore::restamp_mappings`].
+    /// [`restamp_mappings`](crate::cache::dirty::sync_file::restamp_mappings).
     pub(crate) fn carries_barrier(&self) -> bool {
         let is_current = |marked| marked == self.core.writes.barrier.current();
         self.barrier.is_none_or(is_current)
@@ -138,231 +142,227 @@ impl Drop for LockedBlock {
     }
 }
 
-impl FileCore {
-    /// Returns the block of a page of the file, for a fault. May sleep, allocate and read the
-    /// store. No section is open and no block is locked. A call that may not wait may return
-    /// [`FileError::WouldBlock`], with nothing changed.
-    ///
-    /// A hole is returned with its neighbours in `around`, as far as they are known to be holes,
-    /// too. `reading` decides about read-ahead.
-    ///
-    /// With [`FaultKind::Write`], the returned block is dirty, WMAPPED and not under writeback, and
-    /// its views keep another frame.
-    pub(crate) fn fault_block(
-        &self,
-        page: u64,
-        kind: FaultKind,
-        around: &Range<u64>,
-        reading: Reading,
-        wait: Wait,
-    ) -> Result<FaultPage, FileError> {
-        self.check_not_reentrant()?;
-        let core = self.me.upgrade().ok_or_else(|| self.closed())?;
-        if kind == FaultKind::Write {
-            self.check_writable()?;
-            self.make_dirty_room(page << PAGE_SHIFT, wait)?;
-        }
-        let fault = || self.fault_block_steady(&core, page, kind, around, reading, wait);
-        match wait {
-            Wait::Yes => self.with_room(fault),
-            Wait::No => fault(),
-        }
+/// Returns the block of a page of the file, for a fault. May sleep, allocate and read the
+/// store. No section is open and no block is locked. A call that may not wait may return
+/// [`FileError::WouldBlock`], with nothing changed.
+///
+/// A hole is returned with its neighbours in `around`, as far as they are known to be holes,
+/// too. `reading` decides about read-ahead.
+///
+/// With [`FaultKind::Write`], the returned block is dirty, WMAPPED and not under writeback, and
+/// its views keep another frame.
+pub(crate) fn fault_block(
+    core: &FileCore,
+    page: u64,
+    kind: FaultKind,
+    around: &Range<u64>,
+    reading: Reading,
+    wait: Wait,
+) -> Result<FaultPage, FileError> {
+    core.check_not_reentrant()?;
+    let shared = core.me.upgrade().ok_or_else(|| core.closed())?;
+    if kind == FaultKind::Write {
+        core.check_writable()?;
+        make_dirty_room(core, page << PAGE_SHIFT, wait)?;
     }
+    let fault = || fault_block_steady(core, &shared, page, kind, around, reading, wait);
+    match wait {
+        Wait::Yes => core.with_room(fault),
+        Wait::No => fault(),
+    }
+}
 
-    fn fault_block_steady(
-        &self,
-        core: &Arc<FileCore>,
-        page: u64,
-        kind: FaultKind,
-        around: &Range<u64>,
-        reading: Reading,
-        wait: Wait,
-    ) -> Result<FaultPage, FileError> {
-        let block = page >> self.id.order;
-        let would_block = || self.would_block(page << PAGE_SHIFT);
-        let mut get = Get::LOCK | Get::waiting(wait);
-        if wait == Wait::No && kind == FaultKind::Write {
-            get = get | Get::STABLE;
+fn fault_block_steady(
+    core: &FileCore,
+    shared: &Arc<FileCore>,
+    page: u64,
+    kind: FaultKind,
+    around: &Range<u64>,
+    reading: Reading,
+    wait: Wait,
+) -> Result<FaultPage, FileError> {
+    let block = page >> core.id.order;
+    let would_block = || core.would_block(page << PAGE_SHIFT);
+    let mut get = Get::LOCK | Get::waiting(wait);
+    if wait == Wait::No && kind == FaultKind::Write {
+        get = get | Get::STABLE;
+    }
+    let mut spare = None;
+    loop {
+        let epoch = core.blocks.hole_epoch.load(Ordering::SeqCst);
+        let visible = match kind {
+            FaultKind::Read => core.blocks.visible_holes.now(),
+            FaultKind::Write => 0..0,
+        };
+        let steady = match wait {
+            Wait::Yes => core.locks.shared(),
+            Wait::No => core.locks.try_shared().ok_or_else(would_block)?,
+        };
+        let size = core.size();
+        if page >= size.div_ceil(1 << PAGE_SHIFT) {
+            return Err(core.past_end(page << PAGE_SHIFT, 1 << PAGE_SHIFT, size));
         }
-        let mut spare = None;
-        loop {
-            let epoch = self.blocks.hole_epoch.load(Ordering::SeqCst);
-            let visible = match kind {
-                FaultKind::Read => self.blocks.visible_holes.now(),
-                FaultKind::Write => 0..0,
-            };
-            let steady = match wait {
-                Wait::Yes => self.locks.shared(),
-                Wait::No => self.locks.try_shared().ok_or_else(would_block)?,
-            };
-            let size = self.size();
-            if page >= size.div_ceil(1 << PAGE_SHIFT) {
-                return Err(self.past_end(page << PAGE_SHIFT, 1 << PAGE_SHIFT, size));
+        if page == size >> PAGE_SHIFT && core.blocks.tail_left.load(Ordering::Acquire) {
+            match wait {
+                Wait::Yes => clear_tail(core, size)?,
+                Wait::No => return Err(would_block()),
             }
-            if page == size >> PAGE_SHIFT && self.blocks.tail_left.load(Ordering::Acquire) {
-                match wait {
-                    Wait::Yes => self.clear_tail(size)?,
-                    Wait::No => return Err(would_block()),
+        }
+        // The block is not marked as used: the mapping's accessed bit will tell.
+        match core.get_page(block, get)? {
+            Got::Locked(locked) if wait == Wait::Yes && locked.meta().uses.has(Uses::AHEAD) => {
+                // `note_ahead` is called with nothing locked, since the next window takes
+                // memory.
+                let held = locked.unlock();
+                drop(steady);
+                core.note_ahead(&held, &core.stream);
+            }
+            Got::Locked(locked) => match prepare(core, locked, kind, &mut spare) {
+                Some((locked, barrier)) => {
+                    let block = LockedBlock::new(shared, locked, barrier);
+                    return Ok(FaultPage::Block(block));
                 }
-            }
-            // The block is not marked as used: the mapping's accessed bit will tell.
-            match self.get_page(block, get)? {
-                Got::Locked(locked) if wait == Wait::Yes && locked.meta().uses.has(Uses::AHEAD) => {
-                    // `note_ahead` is called with nothing locked, since the next window takes
-                    // memory.
-                    let held = locked.unlock();
+                // The views keep the old frame. Moving the block away from it takes all
+                // translations away, which waits.
+                None if wait == Wait::No => return Err(would_block()),
+                None => {
                     drop(steady);
-                    self.note_ahead(&held, &self.stream);
+                    let frame =
+                        core.pool
+                            .alloc(core.id.group.id(), core.id.order, AllocMode::Wait)?;
+                    spare = Some(frame);
                 }
-                Got::Locked(locked) => match self.prepare(locked, kind, &mut spare) {
-                    Some((locked, barrier)) => {
-                        let block = LockedBlock::new(core, locked, barrier);
-                        return Ok(FaultPage::Block(block));
+            },
+            _ => {
+                let filled = match wait {
+                    Wait::Yes => {
+                        let miss = Miss {
+                            reading,
+                            ..Miss::of(&core.stream)
+                        };
+                        core.fill_absent(block, Get::NONE, &steady, miss)?
                     }
-                    // The views keep the old frame. Moving the block away from it takes all
-                    // translations away, which waits.
-                    None if wait == Wait::No => return Err(would_block()),
-                    None => {
-                        drop(steady);
-                        let frame =
-                            self.pool
-                                .alloc(self.id.group.id(), self.id.order, AllocMode::Wait)?;
-                        spare = Some(frame);
+                    // For a store, the hole's translations would first have to be taken away,
+                    // which waits.
+                    Wait::No if kind == FaultKind::Read && is_known_hole(core, block) => {
+                        Filled::Hole
                     }
-                },
-                _ => {
-                    let filled = match wait {
-                        Wait::Yes => {
-                            let miss = Miss {
-                                reading,
-                                ..Miss::of(&self.stream)
-                            };
-                            self.fill_absent(block, Get::NONE, &steady, miss)?
-                        }
-                        // For a store, the hole's translations would first have to be taken away,
-                        // which waits.
-                        Wait::No if kind == FaultKind::Read && self.is_known_hole(block) => {
-                            Filled::Hole
-                        }
-                        Wait::No => return Err(would_block()),
-                    };
-                    if filled == Filled::LookAgain {
-                        self.pool.counters.count(Event::PgMajFault);
-                    } else {
-                        match kind {
-                            FaultKind::Read => {
-                                let holes = self.known_holes(block, around);
-                                // An operation that makes a block here from now on takes the hole
-                                // away from its mappings.
-                                if visible.start <= holes.start && holes.end <= visible.end {
-                                    let pages = self.hole_pages(page, &holes, around);
-                                    return Ok(FaultPage::Hole(Hole { epoch, pages }));
-                                }
-                                self.blocks.visible_holes.add(&holes);
+                    Wait::No => return Err(would_block()),
+                };
+                if filled == Filled::LookAgain {
+                    core.pool.counters.count(Event::PgMajFault);
+                } else {
+                    match kind {
+                        FaultKind::Read => {
+                            let holes = known_holes(core, block, around);
+                            // An operation that makes a block here from now on takes the hole
+                            // away from its mappings.
+                            if visible.start <= holes.start && holes.end <= visible.end {
+                                let pages = hole_pages(core, page, &holes, around);
+                                return Ok(FaultPage::Hole(Hole { epoch, pages }));
                             }
-                            FaultKind::Write => {
-                                let basis = self.hole_basis(block, epoch);
-                                drop(
-                                    self.create_over_hole(block, 0, basis, |bytes| bytes.fill(0))?,
-                                );
-                            }
+                            core.blocks.visible_holes.add(&holes);
+                        }
+                        FaultKind::Write => {
+                            let basis = core.hole_basis(block, epoch);
+                            drop(core.create_over_hole(block, 0, basis, |bytes| bytes.fill(0))?);
                         }
                     }
                 }
             }
         }
     }
+}
 
-    fn is_known_hole(&self, block: u64) -> bool {
-        self.known_content(block) == Some(Content::Hole)
+fn is_known_hole(core: &FileCore, block: u64) -> bool {
+    known_content(core, block) == Some(Content::Hole)
+}
+
+/// Returns the known holes of the store around `block`, a hole itself, within the pages
+/// `around`.
+fn known_holes(core: &FileCore, block: u64, around: &Range<u64>) -> Range<u64> {
+    let wanted = core.blocks_of_pages(around);
+    let is_hole = |block: &u64| is_known_hole(core, *block);
+    let before = (wanted.start..block).rev().take_while(is_hole);
+    let behind = (block + 1..wanted.end).take_while(is_hole);
+    block - before.count() as u64..block + 1 + behind.count() as u64
+}
+
+/// Returns the pages around `page` that are in blocks of `holes` which are not in the index.
+/// `page` is in such a block. The holes are already visible: an insertion of a block there
+/// moves the epoch.
+fn hole_pages(core: &FileCore, page: u64, holes: &Range<u64>, around: &Range<u64>) -> Range<u64> {
+    let block = page >> core.id.order;
+    let section = core.pool.domain.reader();
+    let is_absent = |block: &u64| {
+        let word = core.blocks.index.load(core.frames(), *block);
+        !matches!(word, Word::Block(_))
+    };
+    let before = (holes.start..block).rev().take_while(is_absent).count() as u64;
+    let behind = (block + 1..holes.end).take_while(is_absent).count() as u64;
+    drop(section);
+    let pages = (block - before) << core.id.order..(block + 1 + behind) << core.id.order;
+    let end = core.size().div_ceil(1 << PAGE_SHIFT);
+    pages.start.max(around.start).min(page)..pages.end.min(around.end).min(end).max(page + 1)
+}
+
+/// Prepares a locked block for the fault, and returns it with the barrier number of a store.
+/// Returns `None` if the block is viewed, and a frame to move it to has to be allocated first.
+fn prepare<'f>(
+    core: &'f FileCore,
+    locked: Locked<'f>,
+    kind: FaultKind,
+    spare: &mut Option<PoolFrame<'_>>,
+) -> Option<(Locked<'f>, Option<u64>)> {
+    if kind == FaultKind::Read {
+        return Some((locked, None));
     }
-
-    /// Returns the known holes of the store around `block`, a hole itself, within the pages
-    /// `around`.
-    fn known_holes(&self, block: u64, around: &Range<u64>) -> Range<u64> {
-        let wanted = self.blocks_of_pages(around);
-        let is_hole = |block: &u64| self.is_known_hole(*block);
-        let before = (wanted.start..block).rev().take_while(is_hole);
-        let behind = (block + 1..wanted.end).take_while(is_hole);
-        block - before.count() as u64..block + 1 + behind.count() as u64
-    }
-
-    /// Returns the pages around `page` that are in blocks of `holes` which are not in the index.
-    /// `page` is in such a block. The holes are already visible: an insertion of a block there
-    /// moves the epoch.
-    fn hole_pages(&self, page: u64, holes: &Range<u64>, around: &Range<u64>) -> Range<u64> {
-        let block = page >> self.id.order;
-        let section = self.pool.domain.reader();
-        let is_absent = |block: &u64| {
-            let word = self.blocks.index.load(self.frames(), *block);
-            !matches!(word, Word::Block(_))
-        };
-        let before = (holes.start..block).rev().take_while(is_absent).count() as u64;
-        let behind = (block + 1..holes.end).take_while(is_absent).count() as u64;
-        drop(section);
-        let pages = (block - before) << self.id.order..(block + 1 + behind) << self.id.order;
-        let end = self.size().div_ceil(1 << PAGE_SHIFT);
-        pages.start.max(around.start).min(page)..pages.end.min(around.end).min(end).max(page + 1)
-    }
-
-    /// Prepares a locked block for the fault, and returns it with the barrier number of a store.
-    /// Returns `None` if the block is viewed, and a frame to move it to has to be allocated first.
-    fn prepare<'f>(
-        &'f self,
-        locked: Locked<'f>,
-        kind: FaultKind,
-        spare: &mut Option<PoolFrame<'_>>,
-    ) -> Option<(Locked<'f>, Option<u64>)> {
-        if kind == FaultKind::Read {
-            return Some((locked, None));
+    locked.wait_stable();
+    let locked = if locked.meta().hold.try_set_wmapped() {
+        locked
+    } else {
+        let moved = move_block(core, locked, spare.take()?);
+        // A view of the new frame may have been taken already.
+        if !moved.meta().hold.try_set_wmapped() {
+            return None;
         }
-        locked.wait_stable();
-        let locked = if locked.meta().hold.try_set_wmapped() {
-            locked
-        } else {
-            let moved = self.move_block(locked, spare.take()?);
-            // A view of the new frame may have been taken already.
-            if !moved.meta().hold.try_set_wmapped() {
-                return None;
-            }
-            moved
-        };
-        let barrier = self.writes.barrier.current();
-        self.mark_dirty(locked.block(), locked.frame());
-        debug_assert!(locked.meta().flags.load().contains(FlagSet::DIRTY));
-        Some((locked, Some(barrier)))
-    }
+        moved
+    };
+    let barrier = core.writes.barrier.current();
+    core.mark_dirty(locked.block(), locked.frame());
+    debug_assert!(locked.meta().flags.load().contains(FlagSet::DIRTY));
+    Some((locked, Some(barrier)))
+}
 
-    /// Whether a hole that `fault_block` returned is still one. Called in the section in which the
-    /// zero frame is installed. Never waits.
-    pub(crate) fn hole_still(&self, hole: &Hole) -> bool {
-        self.blocks.hole_epoch.load(Ordering::SeqCst) == hole.epoch
-    }
+/// Whether a hole that `fault_block` returned is still one. Called in the section in which the
+/// zero frame is installed. Never waits.
+pub(crate) fn hole_still(core: &FileCore, hole: &Hole) -> bool {
+    core.blocks.hole_epoch.load(Ordering::SeqCst) == hole.epoch
+}
 
-    /// Whether the frame holds this page of the file, whose block the caller has locked. The frame
-    /// comes from a word of a page table, found in a section that is still open.
-    ///
-    /// While the word leads to the frame, the frame's metadata does not change, and `true` stays
-    /// true, since the block is locked. If the word has been emptied meanwhile, the answer means
-    /// nothing.
-    /// that block is locked. If the word has been emptied meanwhile, the answer means nothing.
-    pub(crate) fn has_page_in(&self, page: u64, frame: FrameId) -> bool {
-        self.head_of_page(page, frame).is_some()
-    }
+/// Whether the frame holds this page of the file, whose block the caller has locked. The frame
+/// comes from a word of a page table, found in a section that is still open.
+///
+/// While the word leads to the frame, the frame's metadata does not change, and `true` stays
+/// true, since the block is locked. If the word has been emptied meanwhile, the answer means
+/// nothing.
+/// that block is locked. If the word has been emptied meanwhile, the answer means nothing.
+pub(crate) fn has_page_in(core: &FileCore, page: u64, frame: FrameId) -> bool {
+    head_of_page(core, page, frame).is_some()
+}
 
-    /// Whether a page of the file, found in this frame, belongs to a dirty block. Unless the block
-    /// is locked, that may change at any time.
-    pub(crate) fn is_dirty_in(&self, page: u64, frame: FrameId) -> bool {
-        let head = self.head_of_page(page, frame);
-        let flags = head.map(|head| self.frames().meta(head).flags.load());
-        flags.is_some_and(|flags| flags.contains(FlagSet::DIRTY))
-    }
+/// Whether a page of the file, found in this frame, belongs to a dirty block. Unless the block
+/// is locked, that may change at any time.
+pub(crate) fn is_dirty_in(core: &FileCore, page: u64, frame: FrameId) -> bool {
+    let head = head_of_page(core, page, frame);
+    let flags = head.map(|head| core.frames().meta(head).flags.load());
+    flags.is_some_and(|flags| flags.contains(FlagSet::DIRTY))
+}
 
-    fn head_of_page(&self, page: u64, frame: FrameId) -> Option<FrameId> {
-        let place = page & (self.block_pages() - 1);
-        let head = FrameId(frame.0.checked_sub(place as u32)?);
-        let meta = self.frames().meta(head);
-        let is_own = meta.kind() == Kind::Cached && meta.owner() == self.id.owner.0;
-        (is_own && meta.index() == page >> self.id.order).then_some(head)
-    }
+fn head_of_page(core: &FileCore, page: u64, frame: FrameId) -> Option<FrameId> {
+    let place = page & (core.block_pages() - 1);
+    let head = FrameId(frame.0.checked_sub(place as u32)?);
+    let meta = core.frames().meta(head);
+    let is_own = meta.kind() == Kind::Cached && meta.owner() == core.id.owner.0;
+    (is_own && meta.index() == page >> core.id.order).then_some(head)
 }

@@ -26,7 +26,7 @@ pub(crate) enum Revoke {
 /// A space that maps a file.
 /// `revoke` changes page-table entries and nothing else. The caller holds the lock of the blocks,
 /// unless it only ages them, ends holes, or makes stores take the slow path again
-/// (`FileCore::restamp_mappings`). It runs `Domain::synchronize` before it frees, cleans or reuses
+/// (`restamp_mappings`). It runs `Domain::synchronize` before it frees, cleans or reuses
 /// anything. The cache upgrades its weak reference for the call, so dropping the last strong one
 /// must be harmless wherever the cache is called from.
 pub(crate) trait Mappers: Send + Sync {

@@ -11,6 +11,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use crate::cache::core::validate::validate;
 use crate::cache::{Cache, FileAccess, FileError, FileInner, FileOptions, PagedFile};
 use crate::reclaim::{Pool, PoolOptions, Retired, Step};
 use crate::store::{MemoryStore, Store};
@@ -93,7 +94,7 @@ fn over<S: Store>(frames: u32, store: S) -> (Arc<Cache>, Arc<S>, PagedFile) {
 }
 
 fn finish(cache: &Arc<Cache>, file: PagedFile) {
-    file.inner().core().validate();
+    validate(file.inner().core());
     drop(file);
     cache.pool().flush_retired();
     assert_eq!(cache.pool().totals().usage, 0, "pages are charged still");

@@ -5,6 +5,8 @@
 //! threads run each pair a few times, shuttle's scheduler in many interleavings.
 
 use crate::cache::core::FileCore;
+use crate::cache::core::validate::validate;
+use crate::cache::map::fault::fault_block;
 use crate::cache::{
     Cache, FaultKind, FileAccess, FileError, FileInner, FileOptions, PagedFile, Reading, Wait,
 };
@@ -161,7 +163,7 @@ fn append(file: &PagedFile) {
 }
 
 fn fault(file: &PagedFile, kind: FaultKind) {
-    match core(file).fault_block(0, kind, &(0..1), Reading::Normal, Wait::Yes) {
+    match fault_block(core(file), 0, kind, &(0..1), Reading::Normal, Wait::Yes) {
         Ok(_) | Err(FileError::PastEnd { .. }) => {}
         Err(error) => panic!("{error}"),
     }
@@ -214,7 +216,7 @@ impl World {
             self.store.inner().to_vec() == bytes,
             "the store has something else"
         );
-        core(&file).validate();
+        validate(core(&file));
         drop(file);
         let pool = self.cache.pool();
         pool.flush_retired();

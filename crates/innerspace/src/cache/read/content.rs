@@ -7,73 +7,71 @@ use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::read::holes::Content;
 use crate::sync::atomic::Ordering;
 
-impl FileCore {
-    /// Returns the store's content of `block`, if it is known without a query.
-    pub(crate) fn known_content(&self, block: u64) -> Option<Content> {
-        let bytes = self.stored_bytes(block);
-        if bytes.is_empty() {
-            return Some(Content::Hole);
-        }
-        let extents = self.blocks.extents.lock();
-        match extents.punched.contains(block) {
-            true => Some(Content::Hole),
-            false => extents.answer(&bytes),
-        }
+/// Returns the store's content of `block`, if it is known without a query.
+pub(crate) fn known_content(core: &FileCore, block: u64) -> Option<Content> {
+    let bytes = stored_bytes(core, block);
+    if bytes.is_empty() {
+        return Some(Content::Hole);
     }
+    let extents = core.blocks.extents.lock();
+    match extents.punched.contains(block) {
+        true => Some(Content::Hole),
+        false => extents.answer(&bytes),
+    }
+}
 
-    /// Returns the store's content of `block`, which is not cached.
-    pub(crate) fn content(&self, block: u64) -> Result<Content, FileError> {
-        if let Some(known) = self.known_content(block) {
-            return Ok(known);
-        }
-        let bytes = self.stored_bytes(block);
-        let cuts = self.blocks.extents.lock().cuts;
-        let store = self.store()?;
-        let _call = self.store_call();
-        let wrap = |error| {
-            let len = bytes.end - bytes.start;
-            self.store_error(StoreAction::Query, bytes.start, len, error)
-        };
-        let next_data = store.next_data(bytes.start).map_err(wrap)?;
-        let data_start = next_data.unwrap_or(u64::MAX);
-        if data_start >= bytes.end {
-            // A store that was cut short has no data there either. The read will detect that.
-            let len = store.len().map_err(wrap)?;
-            if len < bytes.end {
-                return Ok(Content::Data);
-            }
-            let hole = bytes.start..data_start.min(len);
-            self.blocks.extents.lock().remember_hole(hole, cuts);
-            return Ok(Content::Hole);
-        }
-        let hole_start = store.next_hole(data_start).map_err(wrap)?;
-        // From here to the data there is a hole inside the block, which is read as zeros with the
-        // rest.
-        self.blocks.extents.lock().data = bytes.start..hole_start.max(bytes.end);
-        Ok(Content::Data)
+/// Returns the store's content of `block`, which is not cached.
+pub(crate) fn content(core: &FileCore, block: u64) -> Result<Content, FileError> {
+    if let Some(known) = known_content(core, block) {
+        return Ok(known);
     }
+    let bytes = stored_bytes(core, block);
+    let cuts = core.blocks.extents.lock().cuts;
+    let store = core.store()?;
+    let _call = core.store_call();
+    let wrap = |error| {
+        let len = bytes.end - bytes.start;
+        core.store_error(StoreAction::Query, bytes.start, len, error)
+    };
+    let next_data = store.next_data(bytes.start).map_err(wrap)?;
+    let data_start = next_data.unwrap_or(u64::MAX);
+    if data_start >= bytes.end {
+        // A store that was cut short has no data there either. The read will detect that.
+        let len = store.len().map_err(wrap)?;
+        if len < bytes.end {
+            return Ok(Content::Data);
+        }
+        let hole = bytes.start..data_start.min(len);
+        core.blocks.extents.lock().remember_hole(hole, cuts);
+        return Ok(Content::Hole);
+    }
+    let hole_start = store.next_hole(data_start).map_err(wrap)?;
+    // From here to the data there is a hole inside the block, which is read as zeros with the
+    // rest.
+    core.blocks.extents.lock().data = bytes.start..hole_start.max(bytes.end);
+    Ok(Content::Data)
+}
 
-    /// Returns the first block after `block`, a hole, that is not known to be a hole.
-    pub(crate) fn end_of_hole(&self, block: u64) -> u64 {
-        let bytes = self.stored_bytes(block);
-        if bytes.is_empty() {
-            return u64::MAX; // the store ends before the block
-        }
-        let extents = self.blocks.extents.lock();
-        if let Some(end) = extents.punched.end_of(block) {
-            return end;
-        }
-        let hole = &extents.hole;
-        match hole.contains(&bytes.start) {
-            true => hole.end >> self.block_shift(),
-            false => block, // the file was cut meanwhile
-        }
+/// Returns the first block after `block`, a hole, that is not known to be a hole.
+pub(crate) fn end_of_hole(core: &FileCore, block: u64) -> u64 {
+    let bytes = stored_bytes(core, block);
+    if bytes.is_empty() {
+        return u64::MAX; // the store ends before the block
     }
+    let extents = core.blocks.extents.lock();
+    if let Some(end) = extents.punched.end_of(block) {
+        return end;
+    }
+    let hole = &extents.hole;
+    match hole.contains(&bytes.start) {
+        true => hole.end >> core.block_shift(),
+        false => block, // the file was cut meanwhile
+    }
+}
 
-    /// Returns the bytes of a block that the store has.
-    pub(crate) fn stored_bytes(&self, block: u64) -> Range<u64> {
-        let start = block << self.block_shift();
-        let end = (start + self.block_bytes()).min(self.blocks.stored.load(Ordering::Acquire));
-        start..end.max(start)
-    }
+/// Returns the bytes of a block that the store has.
+pub(crate) fn stored_bytes(core: &FileCore, block: u64) -> Range<u64> {
+    let start = block << core.block_shift();
+    let end = (start + core.block_bytes()).min(core.blocks.stored.load(Ordering::Acquire));
+    start..end.max(start)
 }

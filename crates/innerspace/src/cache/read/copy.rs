@@ -8,6 +8,7 @@ use crate::cache::core::handle::Handle;
 use crate::cache::errors::FileError;
 use crate::cache::lookup::block::BlockRef;
 use crate::cache::lookup::get::Get;
+use crate::cache::read::content::end_of_hole;
 use crate::cache::read::fill::{Miss, Present};
 use crate::cache::read::read_ahead::Stream;
 use crate::cache::wait::Wait;
@@ -186,7 +187,7 @@ pub(crate) fn prefetch(core: &FileCore, blocks: Range<u64>) -> Result<(), FileEr
         match core.read_block(offset, Miss::of(&stream), Wait::Yes) {
             Ok(Present::Block(_)) => {}
             Ok(Present::Hole) => {
-                left.start = left.start.max(core.end_of_hole(block)).min(left.end);
+                left.start = left.start.max(end_of_hole(core, block)).min(left.end);
                 stream.expect(left.clone(), &core.tuning());
             }
             // The file has become shorter, or there is no room. This was only a hint.

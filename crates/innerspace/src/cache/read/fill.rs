@@ -15,6 +15,7 @@ use crate::cache::core::locks::InvalidateGuard;
 use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::lookup::block::{BlockRef, NewBlock};
 use crate::cache::lookup::get::{Basis, Get};
+use crate::cache::read::content::{content, known_content};
 use crate::cache::read::holes::Content;
 use crate::cache::read::read_ahead::{Ahead, Reading, Stream};
 use crate::cache::read::window::{self, Tuning};
@@ -169,7 +170,7 @@ impl FileCore {
         };
         block << self.block_shift() < self.size()
             && self.lookup(block).is_none()
-            && self.known_content(block) == Some(Content::Hole)
+            && known_content(self, block) == Some(Content::Hole)
     }
 
     /// Makes and fills a block that is not cached, with others that are needed after it, and puts
@@ -201,7 +202,7 @@ impl FileCore {
             return Err(self.past_end(start, self.block_bytes(), size));
         }
         self.check_version()?;
-        if self.content(block)? == Content::Hole {
+        if content(self, block)? == Content::Hole {
             return Ok(Filled::Hole);
         }
         let Some(first) = self.create(block, get)? else {
@@ -251,7 +252,7 @@ impl FileCore {
             if most == 0 {
                 return (runs, Some(block));
             }
-            if self.lookup(block).is_some() || !matches!(self.content(block), Ok(Content::Data)) {
+            if self.lookup(block).is_some() || !matches!(content(self, block), Ok(Content::Data)) {
                 continue;
             }
             // The locks of the runs are held: so the allocation may evict, but not write.
@@ -366,7 +367,7 @@ impl FileCore {
             return false;
         };
         let is_known = |block: &u64| {
-            self.lookup(*block).is_some() || self.known_content(*block) == Some(Content::Data)
+            self.lookup(*block).is_some() || known_content(self, *block) == Some(Content::Data)
         };
         if !blocks.clone().all(|block| is_known(&block)) {
             return false;
@@ -514,12 +515,12 @@ impl FileCore {
     /// Takes away the translations of a hole where blocks were put. Blocks that are to be filled
     /// are not filled yet.
     ///
-    /// A fault that found the hole calls [`FileCore::hole_still`] in the section in which it
-    /// installs the zero frame. Either it sees that the epoch has moved, or its section is over
-    /// before the first grace period here ends, and the revocation finds its translation. (A mapper
-    /// takes the mutex of the index after it has registered. So a thread that moves the epoch under
-    /// that mutex and then sees no mapper comes before every fault of a mapper registered later,
-    /// and that fault finds the block in the index.)
+    /// A fault that found the hole calls [`hole_still`](crate::cache::map::fault::hole_still) in
+    /// the section in which it installs the zero frame. Either it sees that the epoch has moved, or
+    /// its section is over before the first grace period here ends, and the revocation finds its
+    /// translation. (A mapper takes the mutex of the index after it has registered. So a thread
+    /// that moves the epoch under that mutex and then sees no mapper comes before every fault of a
+    /// mapper registered later, and that fault finds the block in the index.)
     pub(crate) fn end_hole(&self, blocks: Range<u64>) {
         self.move_hole_epoch();
         self.end_hole_moved(blocks);

@@ -61,12 +61,15 @@ use crate::cache::errors::FileError;
 use crate::cache::index::spare_nodes::SpareNodes;
 use crate::cache::lookup::block::{BlockRef, NewBlock};
 use crate::cache::lookup::get::{Basis, Get, Got};
+use crate::cache::read::content::content;
 use crate::cache::read::fill::Miss;
 use crate::cache::read::holes::Content;
-use crate::cache::read::take_view::take_found;
+use crate::cache::read::take_view::{take_block, take_found};
 use crate::cache::read::view::{MAX_ZEROS, View};
 use crate::cache::wait::Wait;
-use crate::frame::{Dropped, FlagSet, FrameOffset, HoldState, Kind, Next, Row, Try, Uses, Window};
+use crate::cache::write::in_place::{end_write_mappings, move_block};
+use crate::cache::write::write_at::end_operation;
+use crate::frame::{Dropped, FlagSet, FrameOffset, HoldState, Kind, Next, Row, Uses, Window};
 use crate::group::{GroupId, LimitError, LimitReason};
 use crate::reclaim::{AllocMode, Evictable, Io, Pool, PoolFrame};
 use crate::stats::Event;
@@ -101,44 +104,11 @@ impl Handle {
         wait: Wait,
     ) -> Result<View, FileError> {
         let core = &*self.core;
-        if range.end > core.size() {
-            core.check_process()?;
-            return Err(core.past_end(range.start, range.end - range.start, core.size()));
-        }
         if let Some(view) = self.view_in_row(&range) {
             return Ok(view);
         }
-        self.view_scattered(range, wait)
-    }
-
-    /// A view over several blocks, if they are there and lie in a row.
-    fn view_in_row(&self, range: &Range<u64>) -> Option<View> {
-        let core = &*self.core;
-        let mut row = Row::new(&core.pool, core.id.order);
-        for block in core.blocks_of(range.clone()) {
-            if row.add(|pool| core.take_block(pool, block)) != Next::Follows {
-                return None;
-            }
-            let uses = &core.frames().meta(row.last()).uses;
-            if uses.has(Uses::AHEAD) {
-                core.go_on(block, uses, &self.stream, Get::NONE, drop);
-            }
-        }
-        let inside = core.inside_block(range.start) as usize;
-        let len = (range.end - range.start) as usize;
-        Some(View(row.into_view(inside..inside + len)))
-    }
-
-    #[cold]
-    fn view_scattered(
-        self: &Arc<Handle>,
-        range: Range<u64>,
-        wait: Wait,
-    ) -> Result<View, FileError> {
-        let core = &*self.core;
-        core.check_process()?;
         let (blocks, len) = (core.blocks_of(range.clone()), range.end - range.start);
-        if len <= MAX_ZEROS && core.are_holes(blocks.clone(), wait)? {
+        if len <= MAX_ZEROS && are_holes(core, blocks.clone(), wait)? {
             return Ok(View::zeros(len as usize));
         }
         if wait == Wait::No {
@@ -172,18 +142,41 @@ impl Handle {
         }
         let view = core.with_room(|| {
             let _turn = core.locks.long_view();
-            core.end_writes(blocks.clone())?;
+            end_writes(core, blocks.clone())?;
             match self.view_in_row(&range) {
                 Some(view) => Ok(Some(view)),
                 None => self.line_up(&range),
             }
         });
-        core.end_operation();
+        end_operation(core);
         core.cache.run_deferred_if_abandoned();
         match view? {
             Some(view) => Ok(view),
             None => self.copied_view(range, wait),
         }
+    }
+
+    /// A view over several blocks, if they are there and lie in a row.
+    fn view_in_row(&self, range: &Range<u64>) -> Option<View> {
+        let core = &*self.core;
+        let mut row = Row::new(&core.pool, core.id.order);
+        for block in core.blocks_of(range.clone()) {
+            let tag = core.blocks.index.tags().sought(block);
+            let next = row.add(|pool| {
+                let hot = pool.take_hot(tag);
+                hot.or_else(|| take_block(core, pool, block, 0))
+            });
+            if next != Next::Follows {
+                return None;
+            }
+            let uses = &core.frames().meta(row.last()).uses;
+            if uses.has(Uses::AHEAD) {
+                core.go_on(block, uses, &self.stream, Get::NONE, drop);
+            }
+        }
+        let inside = core.inside_block(range.start) as usize;
+        let len = (range.end - range.start) as usize;
+        Some(View(row.into_view(inside..inside + len)))
     }
 
     /// Moves or reads the blocks of a range into a row. `None` if another thread came in between.
@@ -195,7 +188,7 @@ impl Handle {
         if !core.pool.frames.has_windows() {
             return Ok(None);
         }
-        let window = core.window(order, count)?;
+        let window = window(core, order, count)?;
         let mut line_up = LineUp {
             core,
             placed: blocks.start,
@@ -240,7 +233,7 @@ impl Handle {
         let core = &*self.core;
         let len = range.end - range.start;
         let pages = len.div_ceil(PAGE_SIZE as u64);
-        let alloc = || Ok(core.pages_in_row(pages, wait.alloc_mode())?);
+        let alloc = || Ok(pages_in_row(core, pages, wait.alloc_mode())?);
         let mut copy = match wait {
             Wait::Yes => core.with_room(alloc)?,
             Wait::No => alloc()?,
@@ -269,7 +262,7 @@ impl Handle {
             page.set_kind(Kind::Cached);
             let frame = page.publish(HoldState::cached(1));
             core.pool.lru_add(frame);
-            let next = row.add(|pool| pool.take(FrameOffset::of(frame), Try::Again)?.up_to_date(0));
+            let next = row.add(|pool| pool.take(FrameOffset::of(frame))?.up_to_date(0));
             assert_eq!(
                 next,
                 Next::Follows,
@@ -283,83 +276,85 @@ impl Handle {
     }
 }
 
-impl FileCore {
-    /// Takes the right to store away from mappings of the blocks: blocks that lie in a row need
-    /// not move for that.
-    fn end_writes(&self, blocks: Range<u64>) -> Result<(), FileError> {
-        if self.mappers.is_empty() {
-            return Ok(());
-        }
-        for block in blocks {
-            let held = self.lookup(block);
-            if held.is_some_and(|held| held.meta().hold.load().is_wmapped())
-                && let Some(locked) = self.find_lock(block)?
-            {
-                self.end_write_mappings(&locked);
-            }
-        }
-        Ok(())
+/// Takes the right to store away from mappings of the blocks: blocks that lie in a row need
+/// not move for that.
+fn end_writes(core: &FileCore, blocks: Range<u64>) -> Result<(), FileError> {
+    if core.mappers.is_empty() {
+        return Ok(());
     }
+    for block in blocks {
+        let held = core.lookup(block);
+        if held.is_some_and(|held| held.meta().hold.load().is_wmapped())
+            && let Some(locked) = core.find_lock(block)?
+        {
+            end_write_mappings(core, &locked);
+        }
+    }
+    Ok(())
+}
 
-    /// Returns memory of this many pages in a row, charged to the file's group: single pages, or,
-    /// if the arena has no windows, one block.
-    fn pages_in_row(&self, pages: u64, mode: AllocMode) -> Result<Vec<PoolFrame<'_>>, LimitError> {
-        let group = self.id.group.id();
-        if !self.pool.frames.has_windows() && pages << PAGE_SHIFT <= MAX_ZEROS {
-            let order = pages.next_power_of_two().trailing_zeros() as u8;
-            return Ok(vec![self.pool.alloc(group, order, mode)?]);
-        }
-        let frames = (0..pages).map(|_| self.pool.alloc(group, 0, mode));
-        let frames: Vec<PoolFrame<'_>> = frames.collect::<Result<_, _>>()?;
-        let in_row = |pair: &[PoolFrame<'_>]| pair[0].id().0 + 1 == pair[1].id().0;
-        if frames.windows(2).all(in_row) {
-            return Ok(frames);
-        }
-        let window = self.pool.frames.window(0, pages);
-        let mut window = window.ok_or_else(|| self.no_window(PageCount(pages)))?;
-        Ok(PoolFrame::place(frames, &mut window))
+/// Returns memory of this many pages in a row, charged to the file's group: single pages, or,
+/// if the arena has no windows, one block.
+fn pages_in_row(
+    core: &FileCore,
+    pages: u64,
+    mode: AllocMode,
+) -> Result<Vec<PoolFrame<'_>>, LimitError> {
+    let group = core.id.group.id();
+    if !core.pool.frames.has_windows() && pages << PAGE_SHIFT <= MAX_ZEROS {
+        let order = pages.next_power_of_two().trailing_zeros() as u8;
+        return Ok(vec![core.pool.alloc(group, order, mode)?]);
     }
+    let frames = (0..pages).map(|_| core.pool.alloc(group, 0, mode));
+    let frames: Vec<PoolFrame<'_>> = frames.collect::<Result<_, _>>()?;
+    let in_row = |pair: &[PoolFrame<'_>]| pair[0].id().0 + 1 == pair[1].id().0;
+    if frames.windows(2).all(in_row) {
+        return Ok(frames);
+    }
+    let window = core.pool.frames.window(0, pages);
+    let mut window = window.ok_or_else(|| no_window(core, PageCount(pages)))?;
+    Ok(PoolFrame::place(frames, &mut window))
+}
 
-    /// Addresses for blocks in a row. If pages in use lie everywhere, some of them are evicted.
-    fn window(&self, order: u8, count: u64) -> Result<Window<'_>, LimitError> {
-        let (pages, group) = (PageCount(count << order), self.id.group.id());
-        for _ in 0..ROOMS {
-            if let Some(window) = self.pool.frames.window(order, count) {
-                return Ok(window);
-            }
-            let freed = (self.pool).reclaim_for(GroupId::ROOT, pages, Io::Of(group));
-            if freed == PageCount(0) {
-                break;
-            }
+/// Addresses for blocks in a row. If pages in use lie everywhere, some of them are evicted.
+fn window(core: &FileCore, order: u8, count: u64) -> Result<Window<'_>, LimitError> {
+    let (pages, group) = (PageCount(count << order), core.id.group.id());
+    for _ in 0..ROOMS {
+        if let Some(window) = core.pool.frames.window(order, count) {
+            return Ok(window);
         }
-        Err(self.no_window(pages))
-    }
-
-    /// No addresses in a row are free of pages in use.
-    fn no_window(&self, pages: PageCount) -> LimitError {
-        let group = self.id.group.id();
-        (self.pool).limit_error(group, pages, LimitReason::Fragmented)
-    }
-
-    /// Whether none of the blocks is cached, and the store has only zeros there.
-    fn are_holes(&self, blocks: Range<u64>, wait: Wait) -> Result<bool, FileError> {
-        for block in blocks {
-            if wait == Wait::Yes && self.lookup(block).is_none() {
-                self.check_not_reentrant()?;
-                self.content(block)?;
-            }
-            if !self.is_absent_hole(block) {
-                return Ok(false);
-            }
+        let freed = (core.pool).reclaim_for(GroupId::ROOT, pages, Io::Of(group));
+        if freed == PageCount(0) {
+            break;
         }
-        Ok(true)
     }
+    Err(no_window(core, pages))
+}
 
-    /// Blocks whose frames are taken at once, by the limit and the size of a request.
-    fn blocks_at_once(&self) -> u64 {
-        let most = AT_ONCE.min(self.nearest_limit() / AT_ONCE_PART);
-        (most >> self.block_shift()).max(1)
+/// No addresses in a row are free of pages in use.
+fn no_window(core: &FileCore, pages: PageCount) -> LimitError {
+    let group = core.id.group.id();
+    (core.pool).limit_error(group, pages, LimitReason::Fragmented)
+}
+
+/// Whether none of the blocks is cached, and the store has only zeros there.
+fn are_holes(core: &FileCore, blocks: Range<u64>, wait: Wait) -> Result<bool, FileError> {
+    for block in blocks {
+        if wait == Wait::Yes && core.lookup(block).is_none() {
+            core.check_not_reentrant()?;
+            content(core, block)?;
+        }
+        if !core.is_absent_hole(block) {
+            return Ok(false);
+        }
     }
+    Ok(true)
+}
+
+/// Blocks whose frames are taken at once, by the limit and the size of a request.
+fn blocks_at_once(core: &FileCore) -> u64 {
+    let most = AT_ONCE.min(core.nearest_limit() / AT_ONCE_PART);
+    (most >> core.block_shift()).max(1)
 }
 
 impl<'f> LineUp<'f> {
@@ -373,12 +368,12 @@ impl<'f> LineUp<'f> {
                 }
                 let get = Get::LOCK | Get::STABLE;
                 if let Got::Locked(locked) = self.core.get_page(block, get)? {
-                    self.core.end_write_mappings(&locked);
+                    end_write_mappings(self.core, &locked);
                     let locked = match block == self.placed {
                         true => {
                             let frame = self.frames.pop_front().expect("taken above");
                             self.placed += 1;
-                            self.core.move_block(locked, frame)
+                            move_block(self.core, locked, frame)
                         }
                         false => locked,
                     };
@@ -386,7 +381,7 @@ impl<'f> LineUp<'f> {
                     // Under the lock, so that no writer is there, and none moves it away before.
                     let next = self
                         .row
-                        .add(|pool| take_found(pool.take(FrameOffset::of(frame), Try::Again)?, 0));
+                        .add(|pool| take_found(pool.take(FrameOffset::of(frame))?, 0));
                     if next != Next::Follows || !self.is_at_its_place(block) {
                         return Ok(false);
                     }
@@ -418,7 +413,7 @@ impl<'f> LineUp<'f> {
     /// Takes frames at the window's next places.
     fn take_frames(&mut self) -> Result<(), FileError> {
         let core = self.core;
-        let most = core.blocks_at_once().min(self.blocks.end - self.placed);
+        let most = blocks_at_once(core).min(self.blocks.end - self.placed);
         let (group, order) = (core.id.group.id(), core.id.order);
         let mut frames = Vec::with_capacity(most as usize);
         for _ in 0..most {
@@ -447,7 +442,7 @@ impl<'f> LineUp<'f> {
         }
         core.check_version()?;
         let epoch = core.blocks.hole_epoch.load(Ordering::SeqCst);
-        let first = core.content(self.placed)?;
+        let first = content(core, self.placed)?;
         let basis = match first {
             Content::Hole => core.hole_basis(self.placed, epoch),
             Content::Data => Basis::Nothing,
@@ -455,7 +450,7 @@ impl<'f> LineUp<'f> {
         // No block may be locked while nodes are waited for.
         let mut spares = SpareNodes::new(&core.pool, core.id.group.id());
         let most = (self.frames.len() as u64).min(core.store.request_blocks());
-        let nodes = core.missing_nodes([self.placed, self.placed + most - 1]);
+        let nodes = missing_nodes(core, [self.placed, self.placed + most - 1]);
         spares.ensure(nodes, AllocMode::Wait)?;
         let mut run: Vec<NewBlock<'f>> = Vec::new();
         while let Some(frame) = self.frames.pop_front() {
@@ -472,7 +467,7 @@ impl<'f> LineUp<'f> {
                 && next < self.blocks.end
                 && next << core.block_shift() < size
                 && core.lookup(next).is_none()
-                && matches!(core.content(next), Ok(Content::Data));
+                && matches!(content(core, next), Ok(Content::Data));
             if !goes_on {
                 break;
             }
@@ -497,12 +492,10 @@ impl<'f> LineUp<'f> {
     }
 }
 
-impl FileCore {
-    /// The most nodes that insertions of these blocks, and of those between them if they are no
-    /// more than a node has, add to the index.
-    fn missing_nodes(&self, blocks: [u64; 2]) -> usize {
-        let index = self.blocks.index.write();
-        let missing = blocks.map(|block| index.missing_nodes(self.frames(), block));
-        missing.into_iter().sum()
-    }
+/// The most nodes that insertions of these blocks, and of those between them if they are no
+/// more than a node has, add to the index.
+fn missing_nodes(core: &FileCore, blocks: [u64; 2]) -> usize {
+    let index = core.blocks.index.write();
+    let missing = blocks.map(|block| index.missing_nodes(core.frames(), block));
+    missing.into_iter().sum()
 }

@@ -10,7 +10,7 @@
 
 pub(super) mod as_bytes;
 pub(crate) mod block_reader;
-mod content;
+pub(crate) mod content;
 pub(crate) mod copy;
 pub(crate) mod fill;
 pub(crate) mod holes;
@@ -18,7 +18,7 @@ mod long_view;
 pub(crate) mod read_ahead;
 pub(crate) mod requests;
 pub(crate) mod scatter;
-mod take_view;
+pub(crate) mod take_view;
 pub(crate) mod uncached;
 pub(crate) mod view;
 mod window;

@@ -25,6 +25,7 @@ use crate::cache::core::counters::count;
 use crate::cache::core::store_handle::StoreHandle;
 use crate::cache::errors::{FileError, StoreAction, store_panicked};
 use crate::cache::lookup::block::{BlockRef, NewBlock};
+use crate::cache::read::content::stored_bytes;
 use crate::exec::{Entry, Job, Stage, Turn, is_in_job};
 use crate::frame::{Bit, Fills, ReadEnd, Uses};
 use crate::reclaim::{Pool, StoreScope};
@@ -340,7 +341,7 @@ impl FileCore {
     /// Returns the bytes of some blocks that the store has.
     pub(crate) fn stored_range(&self, blocks: &Range<u64>) -> Range<u64> {
         let start = blocks.start << self.block_shift();
-        let last = self.stored_bytes(blocks.end - 1);
+        let last = stored_bytes(self, blocks.end - 1);
         start..last.end.max(start)
     }
 

@@ -7,16 +7,14 @@ use crate::cache::core::FileCore;
 use crate::cache::core::handle::Handle;
 use crate::cache::errors::FileError;
 use crate::cache::index::Word;
-use crate::cache::lookup::block::Locked;
 use crate::cache::lookup::get::Get;
-use crate::cache::map::mappers::Revoke;
 use crate::cache::read::fill::{Miss, Present};
 use crate::cache::read::view::View;
 use crate::cache::wait::Wait;
-use crate::frame::{Grip, Guessed, Here, Pinned, Taken, Try, Uses, Writing};
+use crate::cache::write::in_place::end_write_mappings;
+use crate::frame::{Grip, Guessed, Here, Pinned, Taken, Uses};
 use crate::reclaim::Pool;
-use crate::sync::raw;
-use crate::sync::{Arc, failpoint};
+use crate::sync::{Arc, failpoint, raw};
 use crate::units::PAGE_SIZE;
 
 /// The result of a second look at the index.
@@ -110,117 +108,82 @@ impl Handle {
         wait: Wait,
     ) -> Result<Pinned<Pool>, FileError> {
         let core = &*self.core;
-        if !range.is_empty()
-            && core.inside_block(range.start) + (range.end - range.start) > core.block_bytes()
-        {
-            let View(pinned) = self.view_across(range, wait)?;
-            return Ok(pinned);
+        core.check_process()?;
+        let (len, size) = (range.end - range.start, core.size());
+        if range.end > size {
+            return Err(core.past_end(range.start, len, size));
         }
-        if let Some(pinned) = self.cool_hit(&range) {
-            self.note_ahead_view(&pinned, range.start);
-            return Ok(pinned);
-        }
-        let View(pinned) = self.view_without_hit(range, wait)?;
+        let start = core.inside_block(range.start);
+        let View(pinned) = if len == 0 {
+            View::zeros(0)
+        } else if start + len > core.block_bytes() {
+            self.view_across(range, wait)?
+        } else {
+            let block = range.start >> core.block_shift();
+            let inside = start as usize..(start + len) as usize;
+            match self.pin(block, &inside) {
+                Some(pinned) => {
+                    self.note_ahead_view(&pinned, block);
+                    View(pinned)
+                }
+                None => self.view_slowly(block, inside, wait)?,
+            }
+        };
         Ok(pinned)
     }
 
     /// Notes that a view was found. If that is the first use of its block since the block was read
     /// ahead, the stream continues.
-    fn note_ahead_view(&self, pinned: &Pinned<Pool>, start: u64) {
+    fn note_ahead_view(&self, pinned: &Pinned<Pool>, block: u64) {
         if let Some(uses) = pinned.uses()
             && uses.has(Uses::AHEAD)
         {
-            let block = start >> self.core.block_shift();
             (self.core).go_on(block, uses, &self.stream, Get::NONE, drop);
         }
     }
 
     /// Like [`Handle::hit`], for a block that is not hot, or not where it was last found.
-    fn cool_hit(&self, range: &Range<u64>) -> Option<Pinned<Pool>> {
-        let core = &*self.core;
-        if range.is_empty() || range.end > core.size() {
-            return None;
-        }
-        let len = usize::try_from(range.end - range.start).ok()?;
-        Pinned::find(&*core.pool, range.start as usize % PAGE_SIZE, len, |pool| {
-            core.cool_hit(pool, range.start)
+    fn pin(&self, block: u64, inside: &Range<usize>) -> Option<Pinned<Pool>> {
+        let (pool, start) = (&*self.core.pool, inside.start % PAGE_SIZE);
+        Pinned::find(pool, start, inside.len(), |pool| {
+            take_block(&self.core, pool, block, inside.start)
         })
-    }
-
-    fn view_without_hit(
-        self: &Arc<Handle>,
-        range: Range<u64>,
-        wait: Wait,
-    ) -> Result<View, FileError> {
-        let core = &self.core;
-        core.check_process()?;
-        let size = core.size();
-        if range.end > size {
-            return Err(core.past_end(range.start, range.end - range.start, size));
-        }
-        if range.is_empty() {
-            return Ok(View::zeros(0));
-        }
-        let shift = core.block_shift();
-        let block = range.start >> shift;
-        let start = core.inside_block(range.start) as usize;
-        let inside = start..start + (range.end - range.start) as usize;
-        match self.pin_slowly(block, inside) {
-            Some(pinned) => {
-                self.note_ahead_view(&pinned, range.start);
-                Ok(View(pinned))
-            }
-            None => self.view_slowly(range, wait),
-        }
-    }
-
-    /// Like [`Handle::hit`], but also walks the index, in a section.
-    fn pin_slowly(&self, block: u64, inside: Range<usize>) -> Option<Pinned<Pool>> {
-        let core = &*self.core;
-        Pinned::find(
-            &*core.pool,
-            inside.start % PAGE_SIZE,
-            inside.len(),
-            |pool| {
-                let section = pool.owner().domain.reader();
-                let found = core.take_in_section(pool, block, Try::Again);
-                drop(section);
-                let (taken, seen) = found?;
-                core.take_seen(taken, seen, block, inside.start)
-            },
-        )
     }
 
     /// Takes a view of a range of one block that did not hit. Without waiting, only of a hole.
     #[cold]
-    fn view_slowly(self: &Arc<Handle>, range: Range<u64>, wait: Wait) -> Result<View, FileError> {
+    fn view_slowly(
+        self: &Arc<Handle>,
+        block: u64,
+        inside: Range<usize>,
+        wait: Wait,
+    ) -> Result<View, FileError> {
         let core = &self.core;
-        let block = range.start >> core.block_shift();
-        let start = core.inside_block(range.start) as usize;
-        let inside = start..start + (range.end - range.start) as usize;
+        let start = (block << core.block_shift()) + inside.start as u64;
         loop {
-            match core.read_block(range.start, Miss::of(&self.stream), wait)? {
+            match core.read_block(start, Miss::of(&self.stream), wait)? {
                 Present::Hole => return Ok(View::zeros(inside.len())),
                 Present::Block(_held) => {
-                    if let Some(pinned) = self.pin_slowly(block, inside.clone()) {
+                    if let Some(pinned) = self.pin(block, &inside) {
                         return Ok(View(pinned));
                     }
                 }
             }
             // The block is being written, or mapped writable.
             if wait == Wait::No {
-                return Err(core.would_block(range.start));
+                return Err(core.would_block(start));
             }
             core.check_not_reentrant()?;
             let Some(locked) = core.find_lock(block)? else {
                 continue;
             };
-            core.end_write_mappings(&locked);
+            end_write_mappings(core, &locked);
             if let Some(pinned) = Pinned::try_new(&core.pool, locked.frame(), inside.clone()) {
                 return Ok(View(pinned));
             }
             // The block's count of views is full. The copy has a count of its own.
             drop(locked);
+            let range = start..start + inside.len() as u64;
             return self.copied_view(range, Wait::Yes);
         }
     }
@@ -237,117 +200,54 @@ pub(super) fn take_found<'id>(taken: Taken<'id, Pool>, inside: usize) -> Option<
     Some(grip)
 }
 
-impl FileCore {
-    /// Returns a view from `start`, which is inside the file, of the block there, if that needs no
-    /// waiting.
-    fn cool_hit<'id>(&self, pool: Here<'id, Pool>, start: u64) -> Option<Grip<'id, Pool>> {
-        let inside = self.inside_block(start) as usize;
-        let tag = self.blocks.index.tags().sought(start / PAGE_SIZE as u64);
-        if tag.is_somewhere() {
-            match pool.take_guessed(tag) {
-                Guessed::Sought(taken) => return take_found(taken, inside),
-                Guessed::Other(taken) => taken.give_back(),
-                Guessed::Nothing => {}
+/// Returns a view of the block, from `inside` bytes in, if it is cached, up to date, and not being
+/// written or mapped writable. Neither fills nor locks it.
+pub(super) fn take_block<'id>(
+    core: &FileCore,
+    pool: Here<'id, Pool>,
+    block: u64,
+    inside: usize,
+) -> Option<Grip<'id, Pool>> {
+    let tag = core.blocks.index.tags().sought(block);
+    if tag.is_somewhere() {
+        match pool.take_guessed(tag) {
+            Guessed::Sought(taken) => return take_found(taken, inside),
+            Guessed::Other(taken) => taken.give_back(),
+            Guessed::Nothing => {}
+        }
+    }
+    let domain = &pool.owner().domain;
+    loop {
+        let (taken, seen) = match domain.look() {
+            Some(_section) => take_in_section(core, pool, block),
+            None => {
+                let _section = domain.reader();
+                take_in_section(core, pool, block)
             }
+        }?;
+        if seen == Seen::Still {
+            // The next lookup guesses the frame.
+            core.note_found(block, taken.frame());
+            return take_found(taken, inside);
         }
-        let block = start >> self.block_shift();
-        let section = pool.owner().domain.look()?;
-        let found = self.take_in_section(pool, block, Try::Once);
-        drop(section);
-        let (taken, seen) = found?;
-        self.take_seen(taken, seen, block, inside)
+        taken.give_back();
     }
+}
 
-    /// Returns a view of the block, from its first byte on, if it is cached, up to date, and not
-    /// being written or mapped writable. Neither fills nor locks it.
-    pub(super) fn take_block<'id>(
-        &self,
-        pool: Here<'id, Pool>,
-        block: u64,
-    ) -> Option<Grip<'id, Pool>> {
-        let tag = self.blocks.index.tags().sought(block);
-        if tag.is_somewhere() {
-            if let Some(grip) = pool.take_hot(tag) {
-                return Some(grip);
-            }
-            match pool.take_guessed(tag) {
-                Guessed::Sought(taken) => return take_found(taken, 0),
-                Guessed::Other(taken) => taken.give_back(),
-                Guessed::Nothing => {}
-            }
-        }
-        loop {
-            let section = pool.owner().domain.reader();
-            let found = self.take_in_section(pool, block, Try::Again);
-            drop(section);
-            let (taken, seen) = found?;
-            if seen == Seen::Still {
-                return self.take_seen(taken, seen, block, 0);
-            }
-            taken.give_back();
-        }
-    }
-
-    /// Returns the view from `inside` bytes in the block that the index led to, if it was still
-    /// there. The next lookup guesses its frame.
-    fn take_seen<'id>(
-        &self,
-        taken: Taken<'id, Pool>,
-        seen: Seen,
-        block: u64,
-        inside: usize,
-    ) -> Option<Grip<'id, Pool>> {
-        if seen == Seen::Changed {
-            taken.give_back();
-            return None;
-        }
-        self.note_found(block, taken.frame());
-        take_found(taken, inside)
-    }
-
-    /// Returns a view of the block that is cached at `block`, and whether it still was that block
-    /// when the view was taken (I10). The caller is in a section of the file's pool.
-    #[inline(always)]
-    fn take_in_section<'id>(
-        &self,
-        pool: Here<'id, Pool>,
-        block: u64,
-        try_: Try,
-    ) -> Option<(Taken<'id, Pool>, Seen)> {
-        let slot = self.blocks.index.slot(&pool.owner().frames, block)?;
-        let word = slot.load(raw::Ordering::Acquire);
-        failpoint!(WordRead);
-        let taken = pool.take(Word::block_at(word), try_)?;
-        let seen = match slot.load(raw::Ordering::Acquire) == word {
-            true => Seen::Still,
-            false => Seen::Changed,
-        };
-        Some((taken, seen))
-    }
-
-    /// Takes the right to store away from every mapping of a locked block, and waits until no
-    /// access uses it.
-    pub(crate) fn end_write_mappings(&self, locked: &Locked<'_>) {
-        if locked.meta().hold.load().is_wmapped() {
-            self.revoke_and_wait(locked.block()..locked.block() + 1, Revoke::Write);
-            self.zero_past_end(locked);
-            locked.meta().hold.clear_wmapped();
-        }
-    }
-
-    /// Clears bytes that were stored past the end of the file through mappings of a locked block,
-    /// whose right to store has just been taken away. WMAPPED is still set, so there is no view of
-    /// the block.
-    pub(crate) fn zero_past_end(&self, locked: &Locked<'_>) {
-        let start = locked.block() << self.block_shift();
-        let inside = self.size().saturating_sub(start).min(self.block_bytes()) as usize;
-        if inside < self.block_bytes() as usize
-            && let Some(mut writing) = Writing::begin(self.frames(), locked.frame())
-        {
-            let rest = inside..self.block_bytes() as usize;
-            writing.zero(rest.clone());
-            drop(writing);
-            locked.written_in_place(&rest);
-        }
-    }
+/// Returns a view of the block that is cached at `block`, and whether it still was that block
+/// when the view was taken (I10). The caller is in a section of the file's pool.
+fn take_in_section<'id>(
+    core: &FileCore,
+    pool: Here<'id, Pool>,
+    block: u64,
+) -> Option<(Taken<'id, Pool>, Seen)> {
+    let slot = core.blocks.index.slot(&pool.owner().frames, block)?;
+    let word = slot.load(raw::Ordering::Acquire);
+    failpoint!(WordRead);
+    let taken = pool.take(Word::block_at(word))?;
+    let seen = match slot.load(raw::Ordering::Acquire) == word {
+        true => Seen::Still,
+        false => Seen::Changed,
+    };
+    Some((taken, seen))
 }

@@ -24,6 +24,7 @@ use crate::cache::read::read_ahead::Stream;
 use crate::cache::read::view::View;
 use crate::cache::read::window::MOST_UNCACHED_WINDOW;
 use crate::cache::wait::Wait;
+use crate::cache::write::write_at::end_operation;
 use crate::sync::Arc;
 
 impl PagedFile {
@@ -38,7 +39,7 @@ impl PagedFile {
     /// The errors of [`PagedFile::read_at`].
     pub fn read_at_uncached(&self, buf: &mut [u8], offset: u64) -> Result<usize, FileError> {
         let done = self.handle().read_uncached(buf, offset);
-        self.core().end_operation();
+        end_operation(self.core());
         done
     }
 
@@ -69,7 +70,7 @@ impl PagedFile {
         each: impl FnMut(&[u8]),
     ) -> Result<(), FileError> {
         let done = self.handle().scan_uncached(self.bytes(range)?, each);
-        self.core().end_operation();
+        end_operation(self.core());
         done
     }
 }

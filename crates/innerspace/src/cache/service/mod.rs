@@ -20,8 +20,7 @@ use crate::exec::{
 use crate::group::{Group, GroupId, Slab};
 use crate::reclaim::{OwnerId, Pool, StoreScope, Untried};
 use crate::stats::Event;
-use crate::store::Flights;
-use crate::store::Identity;
+use crate::store::{Flights, Identity};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::panics::Panics;
 use crate::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard, may_call_out};

@@ -1,5 +1,8 @@
 //! The work that a service thread, or `tick()`, does for the files of a memory.
 
+use crate::cache::dirty::flush::{flush_in_its_lane, write_some};
+use crate::cache::dirty::limits::has_too_much_dirty;
+use crate::cache::dirty::sync::sync_if_wanted;
 use crate::cache::service::Cache;
 use crate::exec::{Served, reentry};
 use crate::group::GroupId;
@@ -32,13 +35,13 @@ impl Cache {
         let mut written = 0;
         let has_threads = self.workers.has_threads();
         for file in self.unwritten_files(GroupId::ROOT) {
-            if !file.has_too_much_dirty() || !file.may_call_unasked() {
+            if !has_too_much_dirty(&file) || !file.may_call_unasked() {
                 continue;
             }
             // So a store that hangs does not keep other files from being written.
             match has_threads {
-                true => file.flush_in_its_lane(FlushRequest::ANY),
-                false => written += file.write_some(),
+                true => flush_in_its_lane(&file, FlushRequest::ANY),
+                false => written += write_some(&file),
             }
         }
         if has_threads {
@@ -177,8 +180,8 @@ impl Cache {
                 continue;
             }
             match self.workers.has_threads() {
-                true => file.flush_in_its_lane(FlushRequest::ANY),
-                false => drop(file.sync_if_wanted()),
+                true => flush_in_its_lane(&file, FlushRequest::ANY),
+                false => drop(sync_if_wanted(&file)),
             }
         }
     }

@@ -7,11 +7,11 @@ use std::rc::Rc;
 use super::panicking::{Panicking, Times};
 use super::*;
 use crate::cache::FileError;
+use crate::cache::core::validate::validate;
 use crate::group::GroupId;
 use crate::reclaim::Owner;
 use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
-use crate::sync::failpoint;
-use crate::sync::{Mutex, thread};
+use crate::sync::{Mutex, failpoint, thread};
 
 // spec: P16, P30
 #[test]
@@ -219,7 +219,7 @@ fn a_sync_tries_again_what_others_failed_to_write() {
         drop(there);
         assert_eq!(core(&file).dirty_blocks(), 0);
         assert_eq!(store.inner().to_vec()[..100], [1; 100]);
-        core(&file).validate();
+        validate(core(&file));
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::blocking::{Bell, poll};
 use super::requests::{LONG, read_only};
 use super::*;
+use crate::cache::core::validate::validate;
 use crate::frame::FlagSet;
 use crate::store::{Batch, Limits, Request};
 use crate::sync::Mutex;
@@ -176,7 +177,7 @@ fn a_reader_asleep_on_a_request_that_is_dropped_gets_what_a_plain_call_gives() {
         assert_eq!(core(&file).requests.in_flight(), 0);
         store.calls.heal();
         assert_eq!(file.view(at.clone()).unwrap()[..], pattern(at));
-        core(&file).validate();
+        validate(core(&file));
     }
 }
 

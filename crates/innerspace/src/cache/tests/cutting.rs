@@ -4,12 +4,13 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use super::*;
+use crate::cache::core::validate::validate;
+use crate::cache::map::fault::fault_block;
 use crate::cache::{FaultKind, FileError, Reading, Wait};
 use crate::reclaim::Owner;
 use crate::store::faulty::{AfterTear, Failure, Fault, OperationKind, Release, Rule};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::failpoint;
-use crate::sync::thread;
+use crate::sync::{failpoint, thread};
 
 // spec: P16
 #[test]
@@ -41,7 +42,7 @@ fn what_is_cut_off_never_comes_back() {
             bytes[20..].iter().all(|byte| *byte == 0),
             "zeros where the file had ended"
         );
-        core(&file).validate();
+        validate(core(&file));
         drop((view, file));
         assert!(
             store.inner().to_vec()[size as usize + 20..]
@@ -274,8 +275,14 @@ fn a_refused_cut_loses_nothing_beside_it() {
         let twos = vec![2; 3 * size as usize];
         file.write_at(&twos, 0).unwrap();
         // A mapping may store to the first block as well.
-        let fault =
-            core(&file).fault_block(0, FaultKind::Write, &(0..1), Reading::Normal, Wait::Yes);
+        let fault = fault_block(
+            core(&file),
+            0,
+            FaultKind::Write,
+            &(0..1),
+            Reading::Normal,
+            Wait::Yes,
+        );
         drop(fault.unwrap());
         store.add(Rule::new(Fault::Hang).on(&[OperationKind::SetLen]));
         let cutter = {
@@ -309,7 +316,7 @@ fn a_refused_cut_loses_nothing_beside_it() {
         let mut expected = pattern(0..4 * size);
         expected[..twos.len()].copy_from_slice(&twos);
         assert!(contents(&file) == expected);
-        core(&file).validate();
+        validate(core(&file));
     }
 }
 
@@ -344,7 +351,7 @@ fn a_write_back_beside_a_cut_brings_nothing_back() {
         expected.resize(new as usize, 2);
         expected.resize(3 * size as usize, 0);
         assert!(contents(&file) == expected, "what was cut off is back");
-        core(&file).validate();
+        validate(core(&file));
     }
 }
 
@@ -384,7 +391,7 @@ fn a_cut_waits_for_writes_that_had_begun() {
         cutter.join().unwrap();
         assert_eq!(store.inner().len().unwrap(), size);
         assert!(contents(&file) == pattern(0..size));
-        core(&file).validate();
+        validate(core(&file));
     }
 }
 
@@ -402,7 +409,7 @@ fn a_cut_takes_along_what_the_index_remembers_behind_it() {
         assert_eq!(file.stats().shadows, 2);
         file.set_len(size).unwrap();
         assert_eq!((file.stats().shadows, file.stats().filled), (0, 4));
-        core(&file).validate();
+        validate(core(&file));
         drop(file);
         assert_empty(&cache);
     }
@@ -441,7 +448,7 @@ fn what_a_punch_that_failed_half_way_may_have_taken_is_written_again() {
         store.add(fail(OperationKind::Punch));
         file.punch(size..4 * size).unwrap_err();
         assert_eq!(core(&file).dirty_blocks(), 2);
-        core(&file).validate();
+        validate(core(&file));
         file.sync_all().unwrap();
         for _ in 0..2 {
             let bytes =

@@ -3,14 +3,15 @@
 use super::panicking::{Panicking, Times};
 use super::syncing::{count, fail_sync, is_failed_sync, lose, written};
 use super::*;
-use crate::cache::dirty::writeback::LockMode;
+use crate::cache::core::validate::validate;
+use crate::cache::dirty::sync::{sync_before_eviction, sync_store, take_doubted_back};
+use crate::cache::wait::Wait;
 use crate::frame::FlagSet;
 use crate::group::GroupId;
 use crate::reclaim::{AllocMode, Owner};
 use crate::store::SyncWhat;
 use crate::store::faulty::{OperationKind, Release};
-use crate::sync::failpoint;
-use crate::sync::thread;
+use crate::sync::{failpoint, thread};
 
 // spec: P18
 #[test]
@@ -31,7 +32,7 @@ fn what_a_failed_sync_may_have_dropped_is_written_again() {
             "accepted, and lost"
         );
         assert_eq!(core(&file).dirty_blocks(), 2, "dirty again");
-        core(&file).validate();
+        validate(core(&file));
         file.sync_all().unwrap();
         let stored = store.inner().to_vec();
         assert_eq!((stored[0], stored[2 * size as usize]), (1, 2));
@@ -43,7 +44,7 @@ fn what_a_failed_sync_may_have_dropped_is_written_again() {
         assert_eq!(core(&file).dirty_blocks(), 1);
         file.sync_data().unwrap();
         assert_eq!(store.inner().to_vec()[0], 3);
-        core(&file).validate();
+        validate(core(&file));
         drop(file);
         assert_empty(&cache);
     }
@@ -90,11 +91,11 @@ fn a_write_on_the_way_while_a_sync_fails_is_in_doubt_too() {
         let (_cache, store, file) = written(size);
         let flush = hanging_flush(core(&file), &store);
         store.add(fail_sync());
-        core(&file).sync_store(SyncWhat::All).unwrap();
+        sync_store(core(&file), SyncWhat::All).unwrap();
         store.release(Release::Proceed);
         flush.join().unwrap();
         assert_eq!(core(&file).dirty_blocks(), 1, "it may be lost");
-        core(&file).validate();
+        validate(core(&file));
         let error = file.sync_all().unwrap_err();
         assert!(is_failed_sync(&error), "{error}");
         file.sync_all().unwrap();
@@ -129,7 +130,7 @@ fn an_invalidation_keeps_what_is_in_doubt() {
     assert_eq!(file.view(4096..4196).unwrap()[..], [1; 100]);
     let _ = file.sync_all();
     assert_eq!(faulty.inner().to_vec()[4096], 1);
-    core(&file).validate();
+    validate(core(&file));
     // Another sync has failed, and the blocks that it leaves in doubt are not dirty yet.
     file.write_at(&[2; 100], 4096).unwrap();
     core(&file).flush(&EVERYTHING);
@@ -138,10 +139,10 @@ fn an_invalidation_keeps_what_is_in_doubt() {
         let file = file.clone();
         move || assert_eq!(file.invalidate(..).unwrap().0, 0)
     });
-    core(&file).sync_store(SyncWhat::All).unwrap();
+    sync_store(core(&file), SyncWhat::All).unwrap();
     drop(there);
     assert_eq!(core(&file).dirty_blocks(), 1);
-    core(&file).validate();
+    validate(core(&file));
 }
 
 // spec: P18
@@ -154,14 +155,14 @@ fn an_invalidation_keeps_what_a_sync_for_eviction_has_left_in_doubt() {
         store.add(fail_sync());
         // The sync does not wait for the lock, so the block stays in doubt.
         let locked = core(&file).find_lock(1).unwrap().unwrap();
-        core(&file).sync_before_eviction(&[locked.frame()], true);
+        sync_before_eviction(core(&file), &[locked.frame()], true);
         drop(locked);
         assert_eq!(store.inner().to_vec()[size as usize], byte_at(size), "lost");
         assert_eq!(core(&file).dirty_blocks(), 0);
         assert_eq!(file.invalidate(..).unwrap().0, 0);
         assert_eq!(file.view(size..size + 100).unwrap()[..], [1; 100]);
         assert_eq!(core(&file).dirty_blocks(), 1, "it is to be written");
-        core(&file).validate();
+        validate(core(&file));
         assert!(is_failed_sync(&file.sync_all().unwrap_err()));
         assert_eq!(store.inner().to_vec()[size as usize], 1);
     }
@@ -189,7 +190,7 @@ fn an_invalidation_keeps_what_was_written_since_its_sync() {
         store.add(fail_sync());
         file.sync_all().unwrap_err();
         assert_eq!(core(&file).dirty_blocks(), 1, "it may be lost");
-        core(&file).validate();
+        validate(core(&file));
     }
 }
 
@@ -205,11 +206,11 @@ fn doubt_that_somebody_else_has_ended_makes_nothing_dirty() {
             let _ = file.sync_all();
         }
     });
-    core(&file).take_doubted_back(LockMode::Sleep);
+    take_doubted_back(core(&file), Wait::Yes);
     drop(there);
     assert_eq!(faulty.inner().to_vec()[4096], 1);
     assert_eq!(core(&file).dirty_blocks(), 0, "written, and synced");
-    core(&file).validate();
+    validate(core(&file));
 }
 
 // spec: P16, P18
@@ -232,7 +233,7 @@ fn doubt_ends_with_the_block() {
         file.sync_all().unwrap_err();
         assert_eq!(core(&file).dirty_blocks(), 2);
         file.discard().unwrap();
-        core(&file).validate();
+        validate(core(&file));
         let mut expected = pattern(0..3 * size);
         expected[size as usize..2 * size as usize].fill(0);
         assert_eq!(contents(&file), expected, "as the store has it");
@@ -266,7 +267,7 @@ fn a_discard_gives_up_what_is_in_doubt() {
     );
     let _ = file.sync_all();
     assert!(faulty.inner().to_vec() == pattern(0..4 * 4096));
-    core(&file).validate();
+    validate(core(&file));
 }
 
 // spec: P25
@@ -287,7 +288,7 @@ fn what_a_failed_sync_has_left_in_doubt_is_held_back_by_no_later_barrier() {
     // These bytes were in the store before, with a number that is released.
     file.sync_all().unwrap();
     assert_eq!(store.inner().to_vec()[4096], 1);
-    core(&file).validate();
+    validate(core(&file));
 }
 
 #[test]
@@ -295,7 +296,7 @@ fn who_may_do_no_io_asks_for_a_sync_before_it_evicts() {
     let (cache, store, file) = written(4096);
     core(&file).flush(&EVERYTHING);
     let frame = core(&file).lookup(1).unwrap().frame;
-    assert!(!core(&file).sync_before_eviction(&[frame], false));
+    assert!(!sync_before_eviction(core(&file), &[frame], false));
     assert_eq!(count(&store, OperationKind::Sync), 0);
     cache.tick();
     assert_eq!(count(&store, OperationKind::Sync), 1);
@@ -310,5 +311,5 @@ fn the_flusher_writes_what_is_in_doubt() {
     let file = doubted_file(&cache, &faulty);
     assert_eq!(core(&file).flush(&EVERYTHING).written.0, 1);
     assert_eq!(faulty.inner().to_vec()[4096], 1);
-    core(&file).validate();
+    validate(core(&file));
 }

@@ -3,6 +3,8 @@
 use std::io;
 
 use super::*;
+use crate::cache::core::validate::validate;
+use crate::cache::dirty::flush::write_some;
 use crate::cache::{FileError, StoreAction};
 use crate::frame::{FlagSet, HoldState};
 use crate::group::Reclaimer;
@@ -49,7 +51,7 @@ fn each_handle_hears_of_a_failed_write_once_and_the_data_stays() {
         ));
         second.sync_all().unwrap();
         later.sync_all().unwrap();
-        core(&first).validate();
+        validate(core(&first));
     }
 }
 
@@ -147,7 +149,7 @@ fn a_failed_read_wakes_everybody_and_leaves_nothing() {
         }
         assert!(core(&file).lookup(0).is_none());
         assert_eq!(cache.pool().totals().usage, 0);
-        core(&file).validate();
+        validate(core(&file));
         store.heal();
         assert_eq!(*file.view(0..100).unwrap(), *pattern(0..100));
     }
@@ -190,7 +192,7 @@ fn the_error_of_a_fill_goes_with_the_block_whoever_held_it_last() {
             _ => {}
         }
         pool.flush_retired();
-        core(&file).validate();
+        validate(core(&file));
         drop((file, other));
         assert_empty(&cache);
     }
@@ -321,7 +323,7 @@ fn a_write_that_hangs_holds_up_only_those_who_want_that_block() {
         file.sync_all().unwrap();
         let stored = store.inner().to_vec();
         assert_eq!((stored[0], stored[size as usize]), (3, 2));
-        core(&file).validate();
+        validate(core(&file));
     }
 }
 
@@ -345,7 +347,7 @@ fn a_failed_punch_leaves_unwritten_data() {
         );
         file.sync_all().unwrap();
         assert_eq!(store.inner().to_vec(), vec![0; 8 * size as usize]);
-        core(&file).validate();
+        validate(core(&file));
     }
 }
 
@@ -414,7 +416,7 @@ fn a_store_that_comes_back_to_its_file_gets_what_is_cached_and_is_told_off() {
     type Call = fn(&PagedFile);
     let calls: [(&str, Call); 5] = [
         ("read", |file| drop(file.view(0..1).unwrap())),
-        ("write", |file| assert_eq!(core(file).write_some(), 1)),
+        ("write", |file| assert_eq!(write_some(core(file)), 1)),
         ("sync", |file| file.sync_all().unwrap()),
         ("punch", |file| file.punch(4096..8192).unwrap()),
         ("set_len", |file| file.set_len(20_000).unwrap()),

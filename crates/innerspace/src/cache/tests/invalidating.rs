@@ -6,11 +6,11 @@ use std::rc::Rc;
 
 use super::*;
 use crate::cache::FileError;
+use crate::cache::core::validate::validate;
 use crate::store::Version;
 use crate::store::faulty::{Fault, OperationKind, Release, Rule};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::sync::failpoint;
-use crate::sync::thread;
+use crate::sync::{failpoint, thread};
 
 // spec: P16, P30
 #[test]
@@ -136,7 +136,7 @@ fn a_sync_beside_a_discard_does_not_write_what_is_given_up() {
         assert_eq!(file.len(), 4 * size);
         assert!(store.inner().to_vec() == pattern(0..4 * size));
         assert!(contents(&file) == pattern(0..4 * size));
-        core(&file).validate();
+        validate(core(&file));
     }
 }
 
@@ -161,7 +161,7 @@ fn invalidate_knows_what_the_store_got_meanwhile() {
         let mut expected = pattern(0..size);
         expected.resize(2 * size as usize, 2);
         assert!(contents(&file) == expected);
-        core(&file).validate();
+        validate(core(&file));
     }
 }
 
@@ -193,7 +193,7 @@ fn invalidate_keeps_what_is_being_written() {
         let mut expected = pattern(0..size);
         expected.resize(2 * size as usize, 2);
         assert!(contents(&file) == expected);
-        core(&file).validate();
+        validate(core(&file));
     }
 }
 
@@ -260,7 +260,7 @@ fn a_file_that_others_change_in_place_is_read_no_more_until_that_is_accepted() {
         assert_eq!(file.view(7 * size..7 * size + 4).unwrap()[..], [3; 4]);
         cache.tick();
         file.read_exact_at(&mut [0; 4], 0).unwrap();
-        core(&file).validate();
+        validate(core(&file));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Writes of many pages: taking memory for several pages together, and ending half-way.
 
 use super::*;
+use crate::cache::core::validate::validate;
 use crate::cache::{FileError, HeldReason, WriteOrder};
 use crate::frame::MOST_SINGLES;
 use crate::store::faulty::{Failure, Fault, OperationKind, Rule};
@@ -56,7 +57,7 @@ fn a_long_write_goes_over_what_is_cached_evicted_stored_and_absent() {
     let mut expected = pattern(0..from);
     expected.extend(&bytes);
     assert!(contents(&file) == expected);
-    core(&file).validate();
+    validate(core(&file));
     cache.pool().validate();
     file.sync_all().unwrap();
     assert!(store.inner().to_vec() == expected);
@@ -97,7 +98,7 @@ fn a_long_write_stops_at_the_dirty_limit_as_short_ones_do() {
         assert_eq!(file.len(), 51 * PAGES, "calls of {pages_a_call} pages");
         assert_eq!(core(&file).dirty_blocks(), 51);
         assert!(contents(&file).iter().all(|byte| *byte == 7));
-        core(&file).validate();
+        validate(core(&file));
         file.sync_all().unwrap();
         assert_eq!(store.to_vec().len(), 51 * PAGE);
         drop((file, options));
@@ -142,7 +143,7 @@ fn a_long_write_that_runs_out_of_memory_leaves_what_came_before() {
         assert_eq!(group.usage(), 64 * PAGES, "{error}");
         assert_eq!(file.len(), fits * PAGES, "calls of {pages_a_call} pages");
         assert!(contents(&file) == bytes[..(fits * PAGES) as usize]);
-        core(&file).validate();
+        validate(core(&file));
         cache.pool().validate();
         store.heal();
         drop(views);

@@ -2,14 +2,14 @@
 
 use super::*;
 use crate::cache::FileError;
+use crate::cache::core::validate::validate;
 use crate::cache::lookup::block::NewBlock;
 use crate::cache::lookup::get::{Basis, Get, Got};
 use crate::frame::{FlagSet, HoldState, Kind, TAGGED_BYTES};
 use crate::group::Reclaimer;
 use crate::reclaim::{AllocMode, EvictionPolicy};
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::failpoint;
-use crate::sync::thread;
+use crate::sync::{failpoint, thread};
 use crate::units::FrameId;
 
 fn flags(file: &PagedFile, block: u64) -> FlagSet {
@@ -94,7 +94,7 @@ fn of_two_creates_at_one_index_the_second_finds_the_first() {
     drop(first.finish());
     assert_eq!(second.join().unwrap(), frame, "both get the one page");
     assert_eq!(cache.pool().totals().usage, usage);
-    core.validate();
+    validate(core);
 }
 
 // spec: P16, P5
@@ -224,7 +224,7 @@ fn a_page_in_use_is_hot_until_a_mark_is_taken_from_it() {
             cache.tick();
         };
         let count_hot = || {
-            core.validate();
+            validate(core);
             let cached = (0..32).filter_map(|block| core.lookup(block));
             cached
                 .filter(|held| !held.meta().hold.load().is_cold())
@@ -416,7 +416,7 @@ fn a_wrong_run_is_found_out_and_mended() {
             frame(core, block)
         );
     }
-    core.validate();
+    validate(core);
     drop(file);
     assert_empty(&cache);
 }
@@ -452,7 +452,7 @@ fn a_wrong_guess_is_found_out_and_mended() {
     let left = core.frames().meta(stranger).hold.load();
     assert_eq!((left.refs(), left.views()), (1, 0));
     cache.pool().put(stranger);
-    core.validate();
+    validate(core);
     drop(file);
     assert_empty(&cache);
 }
@@ -533,7 +533,7 @@ fn a_file_of_larger_blocks_or_that_grew_too_long_is_found_by_its_index() {
             assert_eq!(*view, content[at..at + 4096]);
         }
     }
-    core.validate();
+    validate(core);
     drop(file);
     assert_empty(&cache);
 }
@@ -580,7 +580,7 @@ fn a_block_is_made_of_its_first_bytes_only_while_the_store_has_no_more() {
         assert_eq!(file.stats().cached.0, 0);
         let made = create(Basis::StoredUpTo(300)).expect("all of it is written over");
         drop(made);
-        core(&file).validate();
+        validate(core(&file));
         drop(file);
         assert_empty(&cache);
     }

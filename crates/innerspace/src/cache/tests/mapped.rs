@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::*;
+use crate::cache::map::fault::{fault_block, hole_still};
 use crate::cache::{FaultKind, FaultPage, LockedBlock, Mappers, Reading, Revoke, Wait};
 use crate::frame::Dropped;
 use crate::sync::{Mutex, Weak};
@@ -86,16 +87,22 @@ impl Mapped {
         kind: FaultKind,
         around: &Range<u64>,
     ) -> FaultPage {
-        core(&self.file)
-            .fault_block(page, kind, around, Reading::Normal, Wait::Yes)
-            .unwrap()
+        fault_block(
+            core(&self.file),
+            page,
+            kind,
+            around,
+            Reading::Normal,
+            Wait::Yes,
+        )
+        .unwrap()
     }
 
     pub(super) fn map(&self, page: u64, kind: FaultKind) {
         match self.fault(page, kind) {
             FaultPage::Block(block) => self.install(&block, page, kind),
             FaultPage::Hole(token) => {
-                assert!(core(&self.file).hole_still(&token));
+                assert!(hole_still(core(&self.file), &token));
                 let entry = Entry {
                     head: None,
                     host: 0,

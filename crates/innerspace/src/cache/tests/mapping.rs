@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use super::mapped::{Mapped, OWNER};
 use super::*;
+use crate::cache::core::validate::validate;
+use crate::cache::map::fault::{fault_block, hole_still};
 use crate::cache::{FaultKind, FaultPage, FileError, Mappers, Reading, Revoke, Wait, WriteOrder};
 use crate::frame::FlagSet;
 use crate::reclaim::{Io, Owner};
@@ -116,15 +118,15 @@ fn a_read_fault_maps_and_eviction_takes_it_away() {
         assert_eq!((aged(), aged()), (vec![0], vec![]));
         assert_eq!(file.evict(..).unwrap().bytes(), size);
         assert_eq!(mapped.rights(last), None);
-        let error = core(&file)
-            .fault_block(
-                2 * size / PAGE as u64,
-                FaultKind::Read,
-                &(0..u64::MAX),
-                Reading::Normal,
-                Wait::Yes,
-            )
-            .unwrap_err();
+        let error = fault_block(
+            core(&file),
+            2 * size / PAGE as u64,
+            FaultKind::Read,
+            &(0..u64::MAX),
+            Reading::Normal,
+            Wait::Yes,
+        )
+        .unwrap_err();
         assert!(
             matches!(error, crate::cache::FileError::PastEnd { .. }),
             "{error}"
@@ -254,7 +256,7 @@ fn a_mapped_hole_is_the_zero_frame_until_somebody_writes() {
         };
         file.write_at(b"x", 5).unwrap();
         assert!(
-            !core(&file).hole_still(&token),
+            !hole_still(core(&file), &token),
             "too late to map the zero frame"
         );
         assert_eq!(mapped.rights(0), None, "the hole's translation is gone");
@@ -329,7 +331,7 @@ fn a_hole_ends_at_data_at_a_cached_block_and_at_the_end_of_the_file() {
     let all = hole(10, 0..16);
     file.write_at(b"x", 12 * PAGE as u64).unwrap();
     assert!(
-        !core(&file).hole_still(&all),
+        !hole_still(core(&file), &all),
         "a neighbour is none any more"
     );
     assert_eq!(hole(10, 0..16).pages(), &(10..12));
@@ -428,9 +430,15 @@ fn a_write_fault_waits_for_the_write_under_way_and_keeps_the_dirty_flag() {
         let faulting = {
             let file = file.clone();
             crate::sync::thread::spawn(move || {
-                let found = core(&file)
-                    .fault_block(0, FaultKind::Write, &(0..1), Reading::Normal, Wait::Yes)
-                    .unwrap();
+                let found = fault_block(
+                    core(&file),
+                    0,
+                    FaultKind::Write,
+                    &(0..1),
+                    Reading::Normal,
+                    Wait::Yes,
+                )
+                .unwrap();
                 let FaultPage::Block(block) = found else {
                     panic!("a hole")
                 };
@@ -514,7 +522,8 @@ fn write_faults_are_refused_when_too_much_is_held_back() {
     let on_sync = options(4096).write_order(WriteOrder::OnSync);
     let file = open(&cache, &store, &on_sync);
     let fault = |page| {
-        let fault = core(&file).fault_block(
+        let fault = fault_block(
+            core(&file),
             page,
             FaultKind::Write,
             &(page..page + 1),
@@ -567,6 +576,6 @@ fn a_cut_takes_the_translations_of_scattered_blocks_away() {
         }
         file.set_len(size).unwrap();
         assert_eq!(pages.map(|page| mapped.rights(page)), [None; 4]);
-        core(&file).validate();
+        validate(core(&file));
     }
 }

@@ -2,6 +2,7 @@
 //! file, with a store that fails now and then.
 
 use super::*;
+use crate::cache::core::validate::validate;
 use crate::cache::{FileError, View};
 use crate::store::faulty::{Failure, Fault, OperationKind, Rule};
 
@@ -78,7 +79,7 @@ impl World {
         for (view, bytes) in &self.views {
             assert!(**view == **bytes, "a view changed");
         }
-        core(&self.file).validate();
+        validate(core(&self.file));
     }
 
     fn write(&mut self) {

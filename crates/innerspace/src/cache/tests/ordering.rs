@@ -1,6 +1,8 @@
 //! Write orders: when blocks may be written, and which writers are refused meanwhile.
 
 use super::*;
+use crate::cache::core::validate::validate;
+use crate::cache::dirty::flush::write_onwards;
 use crate::cache::{FileError, HeldReason, WriteOrder};
 use crate::group::GroupId;
 use crate::reclaim::{Io, Owner};
@@ -68,7 +70,7 @@ fn ordered_blocks_wait_for_their_barrier() {
             ),
             (1, 4, 2, 3)
         );
-        core(&file).validate();
+        validate(core(&file));
     }
 }
 
@@ -281,7 +283,11 @@ fn a_group_with_much_dirty_is_written_in_the_background_and_others_are_not() {
     for round in 0..60u64 {
         first.write_at(&[9; 4096], 0).unwrap();
         first.write_at(&[9; 4096], (round + 1) * 2 * 4096).unwrap();
-        core(&first).write_onwards(crate::cache::dirty::index::WriteReason::Pressure, 1);
+        write_onwards(
+            core(&first),
+            crate::cache::dirty::index::WriteReason::Pressure,
+            1,
+        );
     }
     let dirty = core(&first).dirty_blocks();
     assert!(dirty < 55, "{dirty} of 61 blocks are left");

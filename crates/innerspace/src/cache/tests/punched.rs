@@ -3,6 +3,9 @@
 use super::panicking::{Panicking, Times};
 use super::syncing::{count, fail_sync, is_failed_sync};
 use super::*;
+use crate::cache::core::validate::validate;
+use crate::cache::dirty::flush::write_some;
+use crate::cache::dirty::sync::sync_store;
 use crate::cache::{FileError, StoreAction};
 use crate::reclaim::Owner;
 use crate::sync::failpoint;
@@ -38,7 +41,7 @@ fn what_a_failed_sync_has_brought_back_is_punched_again() {
         let (cache, store, file) = lost(size);
         assert!(contents(&file) == punched(size), "it is never read");
         assert!(file.try_sync_all().unwrap_err().would_block());
-        core(&file).validate();
+        validate(core(&file));
         file.sync_all().unwrap();
         assert!(store.inner().to_vec() == punched(size));
         assert_eq!(store.unsynced_sectors(), 0);
@@ -89,7 +92,7 @@ fn what_was_written_since_is_not_punched() {
                 write();
             }
             store.add(forget());
-            core(&file).sync_store(crate::store::SyncWhat::All).unwrap();
+            sync_store(core(&file), crate::store::SyncWhat::All).unwrap();
             if !before {
                 write();
             }
@@ -97,11 +100,11 @@ fn what_was_written_since_is_not_punched() {
             expected[3 * size as usize + 10..][..100].fill(7);
             expected[5 * size as usize + 10..][..100].fill(8);
             assert!(contents(&file) == expected);
-            core(&file).validate();
+            validate(core(&file));
             file.sync_all().unwrap_err();
             assert!(contents(&file) == expected);
             assert!(store.inner().to_vec() == expected, "{before} {flushed}");
-            core(&file).validate();
+            validate(core(&file));
             file.sync_all().unwrap();
             file.evict(..).unwrap();
             assert!(contents(&file) == expected);
@@ -135,7 +138,7 @@ fn what_is_cut_off_is_not_punched_again() {
     for size in SIZES {
         let (_cache, store, file) = lost(size);
         file.set_len(4 * size).unwrap();
-        core(&file).validate();
+        validate(core(&file));
         file.write_at(&vec![9; size as usize], 5 * size).unwrap();
         core(&file).flush(&EVERYTHING);
         file.sync_all().unwrap();
@@ -170,7 +173,7 @@ fn a_sync_that_cannot_punch_again_fails() {
         assert!(contents(&file) == expected);
     }
     // A successful sync for another caller does not make up for it.
-    core(&file).sync_store(crate::store::SyncWhat::All).unwrap();
+    sync_store(core(&file), crate::store::SyncWhat::All).unwrap();
     store.add(fail(OperationKind::Punch).forever());
     drop(file);
     let error = cache.take_errors().pop().expect("it is lost, and said so");
@@ -196,7 +199,7 @@ fn a_sync_that_fails_beside_a_punch_may_have_undone_it() {
     store.add(forget());
     let there = failpoint::on("Punched", {
         let core = core(&file).clone();
-        move || core.sync_store(crate::store::SyncWhat::All).unwrap()
+        move || sync_store(&core, crate::store::SyncWhat::All).unwrap()
     });
     file.punch(2 * 4096..6 * 4096).unwrap();
     drop(there);
@@ -213,7 +216,7 @@ fn a_sync_that_began_before_a_punch_does_not_cover_it() {
     let file = open(&cache, &store, &options(4096));
     let there = failpoint::on("Punched", {
         let core = core(&file).clone();
-        move || core.sync_store(crate::store::SyncWhat::All).unwrap()
+        move || sync_store(&core, crate::store::SyncWhat::All).unwrap()
     });
     file.punch(2 * 4096..6 * 4096).unwrap();
     drop(there);
@@ -266,7 +269,7 @@ fn punches_that_lie_apart_are_made_durable_when_there_are_many() {
     let failed = (700..1_000).find(|at| punch(*at).is_err());
     assert!(failed.is_some_and(|at| at < 800), "{failed:?}");
     assert!(is_failed_sync(&punch(999).unwrap_err()));
-    core(&file).validate();
+    validate(core(&file));
     store.heal();
     punch(999).unwrap();
 }
@@ -281,17 +284,17 @@ fn writes_into_a_lost_punch_part_it_so_often_and_no_more() {
     let file = open(&cache, &store, &options(4096));
     file.punch(..).unwrap();
     store.add(forget());
-    core(&file).sync_store(crate::store::SyncWhat::All).unwrap();
+    sync_store(core(&file), crate::store::SyncWhat::All).unwrap();
     let mut expected = vec![0; 4096 * 1_200];
     for block in (0..1_200).step_by(2) {
         file.write_at(&[7; 100], block * 4096).unwrap();
         expected[block as usize * 4096..][..100].fill(7);
     }
-    while core(&file).write_some() > 0 && core(&file).dirty_blocks() > 0 {}
-    core(&file).sync_store(crate::store::SyncWhat::All).unwrap();
+    while write_some(core(&file)) > 0 && core(&file).dirty_blocks() > 0 {}
+    sync_store(core(&file), crate::store::SyncWhat::All).unwrap();
     file.evict(..).unwrap();
     assert!(contents(&file) == expected);
     file.sync_all().unwrap_err();
     assert!(store.inner().to_vec() == expected);
-    core(&file).validate();
+    validate(core(&file));
 }

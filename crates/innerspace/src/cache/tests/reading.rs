@@ -1,10 +1,11 @@
 //! Reads, views, scans and arrays: what they return and what they cost.
 
 use std::io::{Read, Seek, SeekFrom, Write};
-
 use std::ops::ControlFlow;
 
 use super::*;
+use crate::cache::core::validate::validate;
+use crate::cache::map::fault::fault_block;
 use crate::cache::{FaultKind, FileError, Reading, View};
 use crate::frame::FlagSet;
 use crate::store::faulty::{Failure, Fault, OperationKind, Record, Release, Rule};
@@ -215,15 +216,15 @@ fn a_fault_leaves_it_to_the_mapping_to_say_that_a_page_was_used() {
     let file = open(&cache, &patterned(65_536), &options(4096));
     for _ in 0..3 {
         drop(
-            core(&file)
-                .fault_block(
-                    1,
-                    FaultKind::Read,
-                    &(1..2),
-                    Reading::Normal,
-                    crate::cache::Wait::Yes,
-                )
-                .unwrap(),
+            fault_block(
+                core(&file),
+                1,
+                FaultKind::Read,
+                &(1..2),
+                Reading::Normal,
+                crate::cache::Wait::Yes,
+            )
+            .unwrap(),
         );
         let flags = core(&file).lookup(1).unwrap().meta().flags.load();
         assert!(!flags.intersects(FlagSet::REFERENCED | FlagSet::ACTIVE));
@@ -487,7 +488,7 @@ fn what_could_not_be_read_ahead_is_an_error_of_whoever_wants_it() {
         }
         file.view(2 * size..2 * size + 8).unwrap_err();
         file.view(3 * size..3 * size + 8).unwrap();
-        core(&file).validate();
+        validate(core(&file));
     }
 }
 

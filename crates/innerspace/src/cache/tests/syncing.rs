@@ -5,7 +5,10 @@ use std::sync::mpsc;
 
 use super::panicking::{Panicking, Times};
 use super::*;
+use crate::cache::core::validate::validate;
 use crate::cache::dirty::index::WriteReason;
+use crate::cache::dirty::sync::sync_store;
+use crate::cache::dirty::sync_file::wait_written;
 use crate::cache::lookup::get::Get;
 use crate::cache::map::evict::Evicting;
 use crate::cache::read::fill::Miss;
@@ -15,8 +18,7 @@ use crate::reclaim::{AllocMode, Owner};
 use crate::store::SyncWhat;
 use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::failpoint;
-use crate::sync::thread;
+use crate::sync::{failpoint, thread};
 use crate::units::MIB;
 
 /// Has the store take the next `writes` writes, and drop them.
@@ -70,7 +72,7 @@ fn a_sync_that_waited_for_one_that_failed_hears_of_it() {
                     let error = end.expect_err("what it has written is lost");
                     assert!(is_failed_sync(&error), "{error}");
                 });
-                core.sync_store(SyncWhat::All).unwrap();
+                sync_store(&core, SyncWhat::All).unwrap();
                 drop(there);
             })
         };
@@ -90,7 +92,7 @@ fn a_sync_that_waited_for_one_that_failed_hears_of_it() {
         assert_eq!(core(&file).dirty_blocks(), 1, "dirty again");
         let _ = file.sync_all();
         assert_eq!(store.inner().to_vec()[size as usize], 1);
-        core(&file).validate();
+        validate(core(&file));
     }
 }
 
@@ -114,7 +116,7 @@ fn a_store_that_panics_has_failed() {
         }
         let sync = std::panic::AssertUnwindSafe(|| file.sync_all());
         std::panic::catch_unwind(sync).unwrap_err();
-        core(&file).validate();
+        validate(core(&file));
         assert_eq!(file.evict(..).unwrap().0, 0, "{times:?}: the only copy");
         // A caller that waited for that write or sync cannot rely on it.
         let error = other.sync_all().unwrap_err();
@@ -122,7 +124,7 @@ fn a_store_that_panics_has_failed() {
         let _ = later.sync_all();
         later.sync_all().unwrap();
         assert_eq!(faulty.inner().to_vec()[4096], 1);
-        core(&file).validate();
+        validate(core(&file));
     }
 }
 
@@ -187,7 +189,7 @@ fn who_comes_during_a_sync_takes_part_in_the_next() {
         store.add(Rule::new(Fault::Hang).on(&[OperationKind::Sync]));
         let sync = |what: SyncWhat| {
             let core = core(&file).clone();
-            thread::spawn(move || core.sync_store(what))
+            thread::spawn(move || sync_store(&core, what))
         };
         let mut syncs = vec![sync(SyncWhat::All)];
         store.wait_hanging(1);
@@ -346,7 +348,7 @@ fn a_sync_waits_for_no_write_that_began_after_it() {
                 std::mem::forget(failpoint::on("Awaiting", move || tell.send(()).unwrap()));
             });
             std::mem::forget(there);
-            core.wait_written(0..u64::MAX);
+            wait_written(&core, 0..u64::MAX);
         })
     };
     told.recv().unwrap();
@@ -368,7 +370,7 @@ fn a_sync_waits_for_no_write_that_began_after_it() {
     waiting.join().unwrap();
     assert!(!waits, "it waits for the one that began since");
     file.sync_all().unwrap();
-    core(&file).validate();
+    validate(core(&file));
 }
 
 // spec: P18, P24
@@ -380,7 +382,7 @@ fn a_sync_does_not_cover_what_was_written_after_it_began() {
         store.add(Rule::new(Fault::Hang).on(&[OperationKind::Sync]));
         let syncer = {
             let core = core(&file).clone();
-            thread::spawn(move || core.sync_store(SyncWhat::All))
+            thread::spawn(move || sync_store(&core, SyncWhat::All))
         };
         store.wait_hanging(1);
         file.write_at(&[2; 100], 2 * size).unwrap();
@@ -400,7 +402,7 @@ fn a_sync_does_not_cover_what_was_written_after_it_began() {
         assert_eq!(core(&file).dirty_blocks(), 1, "lost, and dirty again");
         let _ = file.sync_all();
         assert_eq!(store.inner().to_vec()[2 * size as usize], 2);
-        core(&file).validate();
+        validate(core(&file));
     }
 }
 

@@ -8,8 +8,7 @@ use crate::cache::FileError;
 use crate::cache::lookup::get::Get;
 use crate::reclaim::AllocMode;
 use crate::store::faulty::{Fault, OperationKind, Release, Rule};
-use crate::sync::failpoint;
-use crate::sync::thread;
+use crate::sync::{failpoint, thread};
 
 fn would_block<T: std::fmt::Debug>(result: Result<T, FileError>, offset: u64) {
     match result {

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::*;
+use crate::cache::core::validate::validate;
+use crate::cache::map::fault::fault_block;
 use crate::cache::{FaultKind, FileError, Reading, Wait};
 use crate::exec::reentry::FileLocked;
 use crate::group::{GroupId, Reclaimer};
@@ -68,7 +70,7 @@ fn woken_by(block: u64, work: impl FnOnce(&Faulty, &PagedFile)) {
     assert_eq!(at_once.woken(), 1);
     let again = ready.as_mut().poll(&mut Context::from_waker(&waker));
     drop(again);
-    core(&file).validate();
+    validate(core(&file));
 }
 
 // spec: P29
@@ -116,7 +118,14 @@ fn who_is_woken_by_a_later_call_may_use_the_file_at_once() {
 fn page_faults_leave_the_waking_to_the_service() {
     let fault = |_: &Faulty, file: &PagedFile| {
         let core = core(file);
-        drop(core.fault_block(1, FaultKind::Read, &(1..2), Reading::Normal, Wait::Yes));
+        drop(fault_block(
+            core,
+            1,
+            FaultKind::Read,
+            &(1..2),
+            Reading::Normal,
+            Wait::Yes,
+        ));
         core.cache.tick();
     };
     woken_by(1, fault);

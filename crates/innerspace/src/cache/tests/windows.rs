@@ -8,6 +8,7 @@ use super::blocking::{Bell, poll};
 use super::completions::Keeping;
 use super::requests::read_only;
 use super::*;
+use crate::cache::core::validate::validate;
 use crate::cache::{FileError, StoreAction};
 use crate::store::Request;
 use crate::sync::failpoint;
@@ -78,7 +79,7 @@ fn read_on_and_heal(cache: &Arc<Cache>, file: PagedFile, store: &Faulty) {
     assert!(read_on(&file).is_empty());
     let stats = file.stats();
     assert_eq!((stats.filled, stats.evicted), (BLOCKS, 0), "{stats}");
-    core(&file).validate();
+    validate(core(&file));
     drop(file);
     assert_empty(cache);
 }
@@ -145,7 +146,7 @@ fn a_reader_beside_the_threads_hears_of_a_bad_block_once() {
     assert_is_bad(&errors[0]);
     store.heal();
     assert!(read_on(&file).is_empty());
-    core(&file).validate();
+    validate(core(&file));
 }
 
 // spec: R7

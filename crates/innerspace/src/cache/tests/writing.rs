@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cache::FileError;
+use crate::cache::core::validate::validate;
 use crate::sync::failpoint;
 
 use crate::store::faulty::OperationKind;
@@ -110,7 +111,7 @@ fn appends_of_many_threads_do_not_overlap() {
             .chunks(LEN)
             .all(|chunk| chunk.iter().all(|byte| *byte == chunk[0]))
     );
-    core(&file).validate();
+    validate(core(&file));
 }
 
 #[test]
@@ -167,7 +168,7 @@ fn an_array_writes_elements_across_blocks_and_never_past_its_end() {
         file.set_len(4 * size).unwrap();
         array.write(len - 2, &[1, 2]).unwrap();
         assert_eq!((array.get(len - 1).unwrap(), file.len()), (2, 4 * size));
-        core(&file).validate();
+        validate(core(&file));
     }
 }
 
@@ -321,7 +322,7 @@ fn a_write_to_part_of_a_hole_keeps_what_others_wrote_there() {
         expected.resize(size as usize, 3);
         expected.resize(2 * size as usize, 0);
         assert!(contents(&file) == expected);
-        core(&file).validate();
+        validate(core(&file));
     }
 }
 

@@ -8,12 +8,17 @@
 
 use crate::cache::core::FileCore;
 use crate::cache::core::gate::ROOMS;
+use crate::cache::dirty::flush::write_some;
+use crate::cache::dirty::room::make_dirty_room;
+use crate::cache::dirty::sync::sync_for_room;
 use crate::cache::errors::FileError;
 use crate::cache::index::Inserted;
 use crate::cache::index::spare_nodes::SpareNodes;
 use crate::cache::lookup::block::Locked;
 use crate::cache::lookup::get::{Basis, Get, Got};
 use crate::cache::wait::Wait;
+use crate::cache::write::new_blocks::{note_new, publish_complete, take_back};
+use crate::cache::write::write_at::{check_range, end_operation, write_all};
 use crate::exec::reentry::FileLocked;
 use crate::frame::Writing;
 use crate::reclaim::{AllocMode, note_failure};
@@ -46,7 +51,7 @@ pub(crate) fn append(core: &FileCore, bytes: &[u8]) -> Result<u64, FileError> {
         }
         return Err(error);
     }
-    core.end_operation();
+    end_operation(core);
     Ok(offset)
 }
 
@@ -62,11 +67,11 @@ fn append_all(
     let mut rounds = 0;
     loop {
         let before = *done;
-        match core.write_all(bytes, offset, done) {
+        match write_all(core, bytes, offset, done) {
             Err(FileError::Limit(_)) if *done > 0 && rounds < ROOMS => {
                 rounds = if *done > before { 1 } else { rounds + 1 };
-                core.write_some();
-                core.sync_for_room();
+                write_some(core);
+                sync_for_room(core);
             }
             result => return result,
         }
@@ -87,11 +92,11 @@ fn append_nonblocking(core: &FileCore, bytes: &[u8]) -> Result<u64, FileError> {
     let _appending = core.locks.try_append().ok_or_else(would_block)?;
     let _steady = core.locks.try_shared().ok_or_else(would_block)?;
     let offset = core.size();
-    core.check_range(offset, bytes.len() as u64)?;
+    check_range(core, offset, bytes.len() as u64)?;
     if bytes.len() as u64 > core.block_bytes() {
         return Err(would_block());
     }
-    core.make_dirty_room(offset, Wait::No)?;
+    make_dirty_room(core, offset, Wait::No)?;
     match core.inside_block(offset) {
         _ if bytes.is_empty() => {}
         0 => append_block(core, offset, bytes)?,
@@ -105,7 +110,7 @@ fn append_block(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<(), FileEr
     let begun = begin_block(core, offset, bytes)?;
     let put = put_behind(core, begun, offset, offset + bytes.len() as u64);
     if put.is_err() {
-        core.take_back(begun);
+        take_back(core, begun);
     }
     put
 }
@@ -148,7 +153,7 @@ fn begin_block(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<FrameId, Fi
     let (into, rest) = owned.bytes_mut().split_at_mut(bytes.len());
     into.copy_from_slice(bytes);
     rest.fill(0);
-    let frame = core.publish_complete(owned, offset >> core.block_shift());
+    let frame = publish_complete(core, owned, offset >> core.block_shift());
     // From here on reclaim may find the block, but sees that it is not (yet) in the index.
     core.pool.lru_add(frame);
     Ok(frame)
@@ -180,7 +185,7 @@ fn put_behind(core: &FileCore, frame: FrameId, offset: u64, end: u64) -> Result<
         }
         match writer.insert(core.frames(), block, frame, spares.nodes()) {
             Inserted::Done(shadow) => {
-                core.note_new(writer.guarded(), block..block + 1, end);
+                note_new(core, writer.guarded(), block..block + 1, end);
                 break shadow;
             }
             Inserted::Occupied(_) => return Err(core.would_block(offset)),

@@ -2,5 +2,6 @@
 //! blocks made many at a time (`new_blocks`).
 
 pub(crate) mod append;
+pub(crate) mod in_place;
 pub(crate) mod new_blocks;
 pub(crate) mod write_at;

@@ -30,16 +30,70 @@ use std::ops::Range;
 use crate::cache::core::FileCore;
 use crate::cache::core::locks::InvalidateGuard;
 use crate::cache::dirty::index::DirtyIndex;
+use crate::cache::dirty::limits::dirty_room;
 use crate::cache::errors::FileError;
 use crate::cache::index::RunInserted;
 use crate::cache::index::spare_nodes::SpareNodes;
 use crate::cache::lookup::get::Basis;
-use crate::cache::write::write_at::{Caches, Source};
+use crate::cache::write::in_place::clear_tail_before;
 use crate::frame::{Dropped, FlagSet, HoldState, Kind, MOST_SINGLES};
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::sync::atomic::Ordering;
 use crate::sys::copy::Quarter;
 use crate::units::{FrameId, PAGE_SIZE};
+
+/// The new content of a part of a block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source<'b> {
+    /// Writes these bytes.
+    Bytes(&'b [u8]),
+    /// Writes this many zeros.
+    Zeros(usize),
+}
+
+/// How the bytes of a write are copied into new pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Caches {
+    /// Through the processor's caches, for readers that come soon.
+    Through,
+    /// Past the processor's caches.
+    Past,
+}
+
+impl Caches {
+    /// The length from which source and destination together fill a core's second-level cache of
+    /// one or two MiB. (On a Zen 4 with 1 MiB, writing 16 or 128 MiB by calls of 512 KiB and 1 MiB
+    /// takes 185 to 217 ns a page in place of 385 to 493. With reading the bytes back, immediately
+    /// or at the end, it takes 487 to 561 in place of 591 to 854. Shorter writes that reuse the
+    /// same few frames, 2 MiB for example, are faster through the caches.)
+    const LONG: usize = match cfg!(any(shuttle, miri)) {
+        true => 2 * PAGE_SIZE, // so that the checkers get here
+        false => 512 << 10,
+    };
+
+    pub(super) fn of_write(bytes: &[u8]) -> Caches {
+        match bytes.len() < Caches::LONG {
+            true => Caches::Through,
+            false => Caches::Past,
+        }
+    }
+}
+
+impl Source<'_> {
+    pub(super) fn len(self) -> usize {
+        match self {
+            Source::Bytes(bytes) => bytes.len(),
+            Source::Zeros(len) => len,
+        }
+    }
+
+    pub(crate) fn store_into(self, into: &mut [u8]) {
+        match self {
+            Source::Bytes(bytes) => into.copy_from_slice(bytes),
+            Source::Zeros(_) => into.fill(0),
+        }
+    }
+}
 
 /// Published blocks for the places from `first` on. The first `done` of them are in the index.
 /// Ends when it is dropped, also when a store panics below the reclaim for places in the index:
@@ -61,345 +115,340 @@ impl NewRun<'_> {
 impl Drop for NewRun<'_> {
     fn drop(&mut self) {
         for frame in &self.frames[self.done..] {
-            self.file.take_back(*frame);
+            take_back(self.file, *frame);
         }
         if self.done > 0 {
-            self.file.made_new(self.first..self.next());
+            made_new(self.file, self.first..self.next());
         }
     }
 }
 
-impl FileCore {
-    /// Makes a block over a hole, with `source` in it and zeros around it.
-    pub(crate) fn write_over_hole(
-        &self,
-        block: u64,
-        inside: Range<usize>,
-        source: Source<'_>,
-        basis: Basis,
-    ) -> Result<bool, FileError> {
-        if self.mappers.is_empty() {
-            return self.write_new_block(block, inside, source, basis);
-        }
-        let end = (block << self.block_shift()) + inside.end as u64;
-        let made = self.create_over_hole(block, end, basis, |bytes| {
+/// Makes a block over a hole, with `source` in it and zeros around it.
+pub(crate) fn write_over_hole(
+    core: &FileCore,
+    block: u64,
+    inside: Range<usize>,
+    source: Source<'_>,
+    basis: Basis,
+) -> Result<bool, FileError> {
+    if core.mappers.is_empty() {
+        return write_new_block(core, block, inside, source, basis);
+    }
+    let end = (block << core.block_shift()) + inside.end as u64;
+    let made = core.create_over_hole(block, end, basis, |bytes| {
+        bytes[..inside.start].fill(0);
+        bytes[inside.end..].fill(0);
+        source.store_into(&mut bytes[inside]);
+    })?;
+    Ok(made.is_some())
+}
+
+/// Makes a block from `source` and zeros. Returns false if another thread made one first, or
+/// `basis` no longer holds.
+pub(crate) fn write_new_block(
+    core: &FileCore,
+    block: u64,
+    inside: Range<usize>,
+    source: Source<'_>,
+    basis: Basis,
+) -> Result<bool, FileError> {
+    let end = (block << core.block_shift()) + inside.end as u64;
+    let fill = |bytes: &mut [u8]| {
+        if inside.len() < bytes.len() {
             bytes[..inside.start].fill(0);
             bytes[inside.end..].fill(0);
-            source.store_into(&mut bytes[inside]);
-        })?;
-        Ok(made.is_some())
+        }
+        source.store_into(&mut bytes[inside.clone()]);
+    };
+    let insert = |frame| {
+        let (made, result) = insert_complete(core, block, &[frame], end, basis);
+        result.map(|()| made > 0)
+    };
+    if core.id.order == 0 {
+        return write_new_page(core, block, fill, insert);
     }
+    let mut owned = core
+        .pool
+        .alloc(core.id.group.id(), core.id.order, AllocMode::Wait)?;
+    fill(owned.bytes_mut());
+    insert(publish_complete(core, owned, block))
+}
 
-    /// Makes a block from `source` and zeros. Returns false if another thread made one first, or
-    /// `basis` no longer holds.
-    pub(crate) fn write_new_block(
-        &self,
-        block: u64,
-        inside: Range<usize>,
-        source: Source<'_>,
-        basis: Basis,
-    ) -> Result<bool, FileError> {
-        let end = (block << self.block_shift()) + inside.end as u64;
-        let fill = |bytes: &mut [u8]| {
-            if inside.len() < bytes.len() {
-                bytes[..inside.start].fill(0);
-                bytes[inside.end..].fill(0);
-            }
-            source.store_into(&mut bytes[inside.clone()]);
+/// Makes a block of one page. `fill` fills its frame, and `insert` puts it in its place.
+#[inline(always)]
+fn write_new_page(
+    core: &FileCore,
+    block: u64,
+    fill: impl FnOnce(&mut [u8]),
+    insert: impl FnOnce(FrameId) -> Result<bool, FileError>,
+) -> Result<bool, FileError> {
+    // There are two calls from here, so that a frame from the thread's magazine stays in
+    // registers.
+    match core.pool.alloc_page_from_thread_cache(core.id.group.id()) {
+        Some((page, next)) => fill_new_page(core, page, next, block, fill, insert),
+        None => write_new_page_otherwise(core, block, fill, insert),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn write_new_page_otherwise(
+    core: &FileCore,
+    block: u64,
+    fill: impl FnOnce(&mut [u8]),
+    insert: impl FnOnce(FrameId) -> Result<bool, FileError>,
+) -> Result<bool, FileError> {
+    let page = core.pool.alloc(core.id.group.id(), 0, AllocMode::Wait)?;
+    let next = core.frames().next_single();
+    fill_new_page(core, page, next, block, fill, insert)
+}
+
+/// Fills and inserts a page. The `next` frame is prefetched in quarters while there is other
+/// work to do: if it were prefetched as a whole, the thread would wait for its lines. The first
+/// two quarters come after a page was filled, the others before the next one is.
+#[inline(always)]
+fn fill_new_page(
+    core: &FileCore,
+    mut page: PoolFrame<'_>,
+    next: Option<FrameId>,
+    block: u64,
+    fill: impl FnOnce(&mut [u8]),
+    insert: impl FnOnce(FrameId) -> Result<bool, FileError>,
+) -> Result<bool, FileError> {
+    let frames = core.frames();
+    page.prefetch(Quarter::Third);
+    page.prefetch(Quarter::Fourth);
+    fill(page.bytes_mut());
+    if let Some(next) = next {
+        frames.prefetch_free(next, Quarter::First);
+    }
+    let made = insert(publish_complete(core, page, block));
+    if let Some(next) = next {
+        frames.prefetch_free(next, Quarter::Second);
+    }
+    made
+}
+
+/// Writes the first whole page of `bytes`, if it is at or past the end of the file. Returns
+/// false, with nothing written, if that takes more than one step.
+#[inline]
+pub(crate) fn append_page(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<bool, FileError> {
+    let size = core.size();
+    if core.id.order > 0
+        || !(PAGE_SIZE..2 * PAGE_SIZE).contains(&bytes.len())
+        || offset < size
+        || core.inside_block(offset | size) > 0
+        || !core.mappers.is_empty()
+    {
+        return Ok(false);
+    }
+    let block = offset >> core.block_shift();
+    let fill = |frame: &mut [u8]| frame.copy_from_slice(&bytes[..PAGE_SIZE]);
+    let insert = |frame| Ok(insert_appended(core, block, frame));
+    write_new_page(core, block, fill, insert)
+}
+
+/// Puts a complete page in its place, if that is one step under the mutex of the index. If not,
+/// frees the page.
+#[inline(always)]
+fn insert_appended(core: &FileCore, block: u64, frame: FrameId) -> bool {
+    // From here on reclaim may find the page, but sees that the index does not (yet) have it.
+    core.pool.lru_add(frame);
+    let mut writer = core.blocks.index.write();
+    // Under the mutex, these conditions stay true until the page is in.
+    let is_steady = !writer.guarded().is_cutting()
+        && !core.is_closed()
+        && core.inside_block(core.size()) == 0
+        && core.mappers.is_empty();
+    let made = is_steady && writer.insert_without_nodes(core.frames(), block, frame);
+    if made {
+        note_new(
+            core,
+            writer.guarded(),
+            block..block + 1,
+            (block + 1) << core.block_shift(),
+        );
+    }
+    drop(writer);
+    match made {
+        true => made_new(core, block..block + 1),
+        false => take_back(core, frame),
+    }
+    made
+}
+
+/// Frees a complete block that is not in the index.
+#[cold]
+pub(crate) fn take_back(core: &FileCore, frame: FrameId) {
+    core.pool.lru_remove(frame);
+    // A lookup with an old word may hold the block for a moment.
+    if core.pool.uncache(frame) == Dropped::Last {
+        core.pool.free(frame);
+    }
+}
+
+/// Writes the first whole pages of `bytes`, as many as fit in a run, if they are not cached.
+/// Returns how many bytes it wrote: 0 if the first page has to be written alone.
+pub(crate) fn write_new_run(
+    core: &FileCore,
+    offset: u64,
+    bytes: &[u8],
+    caches: Caches,
+    _steady: &InvalidateGuard<'_>,
+) -> Result<usize, FileError> {
+    let whole = bytes.len() as u64 >> core.block_shift();
+    // A mapping may show a hole there, which has to be taken away before the bytes change.
+    if whole < 2 || core.id.order > 0 || core.inside_block(offset) > 0 || !core.mappers.is_empty() {
+        return Ok(0);
+    }
+    let first = offset >> core.block_shift();
+    let room = dirty_room(core, whole.min(MOST_SINGLES as u64));
+    let absent = absent_from(core, first, room);
+    if absent < 2 {
+        return Ok(0);
+    }
+    clear_tail_before(core, (first + absent) << core.block_shift())?;
+    let Some(mut frames) = core.pool.alloc_some(core.id.group.id(), absent as usize) else {
+        return Ok(0);
+    };
+    let (pages, _) = bytes.as_chunks::<PAGE_SIZE>();
+    let filled = caches == Caches::Past && frames.stream_in(pages);
+    let mut ids = [FrameId(0); MOST_SINGLES];
+    let mut count = 0;
+    for (id, page) in ids.iter_mut().zip(pages) {
+        let Some(mut owned) = frames.next() else {
+            break;
         };
-        let insert = |frame| {
-            let (made, result) = self.insert_complete(block, &[frame], end, basis);
-            result.map(|()| made > 0)
+        if !filled {
+            owned.bytes_mut().copy_from_slice(page);
+        }
+        *id = publish_complete(core, owned, first + count as u64);
+        count += 1;
+    }
+    let end = (first + count as u64) << core.block_shift();
+    let (made, result) = insert_complete(core, first, &ids[..count], end, Basis::Nothing);
+    match result {
+        // If some pages were made, the caller continues after them, and gets the error again if
+        // it persists.
+        Err(error) if made == 0 => Err(error),
+        _ => Ok(made << core.block_shift()),
+    }
+}
+
+/// Returns how many blocks from `first` on, of at most `most`, are not cached now.
+fn absent_from(core: &FileCore, first: u64, most: u64) -> u64 {
+    let _section = core.pool.domain.reader();
+    let end = first + most;
+    let next = core.blocks.index.next_block(core.frames(), first, end);
+    next.map_or(end, |(block, _)| block) - first
+}
+
+/// Publishes a block that has its bytes. No other thread finds it yet.
+#[inline(always)]
+pub(crate) fn publish_complete(core: &FileCore, mut owned: PoolFrame<'_>, block: u64) -> FrameId {
+    owned.set_flags(FlagSet::UPTODATE | FlagSet::DIRTY | FlagSet::REFERENCED);
+    owned.set_kind(Kind::Cached);
+    owned.set_owner(core.id.owner.0);
+    owned.set_index(block);
+    owned.publish(HoldState::cached(1))
+}
+
+/// Notes new blocks of a writer: the file is at least `end` bytes long, the blocks are dirty,
+/// and they are no holes any more. Called under the mutex of the index, which they have just
+/// entered.
+#[inline(always)]
+pub(crate) fn note_new(core: &FileCore, dirty: &mut DirtyIndex, blocks: Range<u64>, end: u64) {
+    core.grow_locked(end);
+    core.count_dirty(dirty, (blocks.end - blocks.start) as usize);
+    dirty.insert_run(blocks, core.dirty_entry());
+    // Release: a thread that sees a later step sees this one. All changes are made under this
+    // mutex.
+    let epoch = core.blocks.hole_epoch.load(Ordering::Relaxed);
+    core.blocks.hole_epoch.store(epoch + 1, Ordering::Release);
+}
+
+/// Ends holes and wakes futures after blocks of a writer have entered the index.
+#[inline]
+fn made_new(core: &FileCore, blocks: Range<u64>) {
+    // This is for a mapping that was made meanwhile; if the hole is not mapped, it costs
+    // nothing.
+    core.end_hole_moved(blocks.clone());
+    core.ready.filled(blocks);
+}
+
+/// Puts complete blocks at `first` and after it, and makes the file as long as they are, or
+/// `end` bytes if the last one is shorter. Returns how many went in. Some do not if another
+/// thread has made one, `basis` no longer holds, or no node could be allocated, which is the
+/// error. Those are freed.
+fn insert_complete(
+    core: &FileCore,
+    first: u64,
+    frames: &[FrameId],
+    end: u64,
+    basis: Basis,
+) -> (usize, Result<(), FileError>) {
+    // From here on reclaim may find the blocks, but sees that they are not (yet) in the index.
+    core.pool.lru_add_run(frames);
+    let mut run = NewRun {
+        file: core,
+        first,
+        frames,
+        done: 0,
+    };
+    let mut shadows = Vec::new();
+    let result = insert_dirty(core, &mut run, end, basis, &mut shadows);
+    let done = run.done;
+    drop(run);
+    for shadow in shadows {
+        // The block is written, not read, so it stays inactive. Its frame is not touched, since
+        // it may be freed already.
+        let _where_a_read_would_be = core.count_refault(shadow);
+    }
+    (done, result)
+}
+
+/// Puts complete blocks into the index and the dirty index, and makes the file long enough, in
+/// one step as far as writeback sees.
+fn insert_dirty(
+    core: &FileCore,
+    run: &mut NewRun<'_>,
+    end: u64,
+    basis: Basis,
+    shadows: &mut Vec<u64>,
+) -> Result<(), FileError> {
+    let mut spares = SpareNodes::new(&core.pool, core.id.group.id());
+    loop {
+        let inserted = try_insert_run(core, run, end, basis, &mut spares, shadows);
+        run.done += inserted.blocks;
+        let Some(count) = inserted.need_nodes else {
+            return Ok(());
         };
-        if self.id.order == 0 {
-            return self.write_new_page(block, fill, insert);
-        }
-        let mut owned = self
-            .pool
-            .alloc(self.id.group.id(), self.id.order, AllocMode::Wait)?;
-        fill(owned.bytes_mut());
-        insert(self.publish_complete(owned, block))
+        spares.ensure(count, AllocMode::Wait)?;
     }
+}
 
-    /// Makes a block of one page. `fill` fills its frame, and `insert` puts it in its place.
-    #[inline(always)]
-    fn write_new_page(
-        &self,
-        block: u64,
-        fill: impl FnOnce(&mut [u8]),
-        insert: impl FnOnce(FrameId) -> Result<bool, FileError>,
-    ) -> Result<bool, FileError> {
-        // There are two calls from here, so that a frame from the thread's magazine stays in
-        // registers.
-        match self.pool.alloc_page_from_thread_cache(self.id.group.id()) {
-            Some((page, next)) => self.fill_new_page(page, next, block, fill, insert),
-            None => self.write_new_page_otherwise(block, fill, insert),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn write_new_page_otherwise(
-        &self,
-        block: u64,
-        fill: impl FnOnce(&mut [u8]),
-        insert: impl FnOnce(FrameId) -> Result<bool, FileError>,
-    ) -> Result<bool, FileError> {
-        let page = self.pool.alloc(self.id.group.id(), 0, AllocMode::Wait)?;
-        let next = self.frames().next_single();
-        self.fill_new_page(page, next, block, fill, insert)
-    }
-
-    /// Fills and inserts a page. The `next` frame is prefetched in quarters while there is other
-    /// work to do: if it were prefetched as a whole, the thread would wait for its lines. The first
-    /// two quarters come after a page was filled, the others before the next one is.
-    #[inline(always)]
-    fn fill_new_page(
-        &self,
-        mut page: PoolFrame<'_>,
-        next: Option<FrameId>,
-        block: u64,
-        fill: impl FnOnce(&mut [u8]),
-        insert: impl FnOnce(FrameId) -> Result<bool, FileError>,
-    ) -> Result<bool, FileError> {
-        let frames = self.frames();
-        page.prefetch(Quarter::Third);
-        page.prefetch(Quarter::Fourth);
-        fill(page.bytes_mut());
-        if let Some(next) = next {
-            frames.prefetch_free(next, Quarter::First);
-        }
-        let made = insert(self.publish_complete(page, block));
-        if let Some(next) = next {
-            frames.prefetch_free(next, Quarter::Second);
-        }
-        made
-    }
-
-    /// Writes the first whole page of `bytes`, if it is at or past the end of the file. Returns
-    /// false, with nothing written, if that takes more than one step.
-    #[inline]
-    pub(crate) fn append_page(&self, offset: u64, bytes: &[u8]) -> Result<bool, FileError> {
-        let size = self.size();
-        if self.id.order > 0
-            || !(PAGE_SIZE..2 * PAGE_SIZE).contains(&bytes.len())
-            || offset < size
-            || self.inside_block(offset | size) > 0
-            || !self.mappers.is_empty()
-        {
-            return Ok(false);
-        }
-        let block = offset >> self.block_shift();
-        let fill = |frame: &mut [u8]| frame.copy_from_slice(&bytes[..PAGE_SIZE]);
-        let insert = |frame| Ok(self.insert_appended(block, frame));
-        self.write_new_page(block, fill, insert)
-    }
-
-    /// Puts a complete page in its place, if that is one step under the mutex of the index. If not,
-    /// frees the page.
-    #[inline(always)]
-    fn insert_appended(&self, block: u64, frame: FrameId) -> bool {
-        // From here on reclaim may find the page, but sees that the index does not (yet) have it.
-        self.pool.lru_add(frame);
-        let mut writer = self.blocks.index.write();
-        // Under the mutex, these conditions stay true until the page is in.
-        let is_steady = !writer.guarded().is_cutting()
-            && !self.is_closed()
-            && self.inside_block(self.size()) == 0
-            && self.mappers.is_empty();
-        let made = is_steady && writer.insert_without_nodes(self.frames(), block, frame);
-        if made {
-            self.note_new(
-                writer.guarded(),
-                block..block + 1,
-                (block + 1) << self.block_shift(),
-            );
-        }
-        drop(writer);
-        match made {
-            true => self.made_new(block..block + 1),
-            false => self.take_back(frame),
-        }
-        made
-    }
-
-    /// Frees a complete block that is not in the index.
-    #[cold]
-    pub(crate) fn take_back(&self, frame: FrameId) {
-        self.pool.lru_remove(frame);
-        // A lookup with an old word may hold the block for a moment.
-        if self.pool.uncache(frame) == Dropped::Last {
-            self.pool.free(frame);
-        }
-    }
-
-    /// Writes the first whole pages of `bytes`, as many as fit in a run, if they are not cached.
-    /// Returns how many bytes it wrote: 0 if the first page has to be written alone.
-    pub(crate) fn write_new_run(
-        &self,
-        offset: u64,
-        bytes: &[u8],
-        caches: Caches,
-        _steady: &InvalidateGuard<'_>,
-    ) -> Result<usize, FileError> {
-        let whole = bytes.len() as u64 >> self.block_shift();
-        // A mapping may show a hole there, which has to be taken away before the bytes change.
-        if whole < 2
-            || self.id.order > 0
-            || self.inside_block(offset) > 0
-            || !self.mappers.is_empty()
-        {
-            return Ok(0);
-        }
-        let first = offset >> self.block_shift();
-        let room = self.dirty_room(whole.min(MOST_SINGLES as u64));
-        let absent = self.absent_from(first, room);
-        if absent < 2 {
-            return Ok(0);
-        }
-        self.clear_tail_before((first + absent) << self.block_shift())?;
-        let Some(mut frames) = self.pool.alloc_some(self.id.group.id(), absent as usize) else {
-            return Ok(0);
+/// Tries once to put the rest of a run into the index.
+fn try_insert_run(
+    core: &FileCore,
+    run: &NewRun<'_>,
+    end: u64,
+    basis: Basis,
+    spares: &mut SpareNodes<'_>,
+    shadows: &mut Vec<u64>,
+) -> RunInserted {
+    let mut writer = core.blocks.index.write();
+    if core.is_closed() || !core.holds(basis) {
+        return RunInserted {
+            blocks: 0,
+            need_nodes: None,
         };
-        let (pages, _) = bytes.as_chunks::<PAGE_SIZE>();
-        let filled = caches == Caches::Past && frames.stream_in(pages);
-        let mut ids = [FrameId(0); MOST_SINGLES];
-        let mut count = 0;
-        for (id, page) in ids.iter_mut().zip(pages) {
-            let Some(mut owned) = frames.next() else {
-                break;
-            };
-            if !filled {
-                owned.bytes_mut().copy_from_slice(page);
-            }
-            *id = self.publish_complete(owned, first + count as u64);
-            count += 1;
-        }
-        let end = (first + count as u64) << self.block_shift();
-        let (made, result) = self.insert_complete(first, &ids[..count], end, Basis::Nothing);
-        match result {
-            // If some pages were made, the caller continues after them, and gets the error again if
-            // it persists.
-            Err(error) if made == 0 => Err(error),
-            _ => Ok(made << self.block_shift()),
-        }
     }
-
-    /// Returns how many blocks from `first` on, of at most `most`, are not cached now.
-    fn absent_from(&self, first: u64, most: u64) -> u64 {
-        let _section = self.pool.domain.reader();
-        let end = first + most;
-        let next = self.blocks.index.next_block(self.frames(), first, end);
-        next.map_or(end, |(block, _)| block) - first
+    let (first, frames) = (run.next(), &run.frames[run.done..]);
+    let inserted = writer.insert_run(core.frames(), first, frames, spares.nodes(), shadows);
+    if inserted.blocks > 0 {
+        let next = first + inserted.blocks as u64;
+        let end = end.min(next << core.block_shift());
+        note_new(core, writer.guarded(), first..next, end);
     }
-
-    /// Publishes a block that has its bytes. No other thread finds it yet.
-    #[inline(always)]
-    pub(crate) fn publish_complete(&self, mut owned: PoolFrame<'_>, block: u64) -> FrameId {
-        owned.set_flags(FlagSet::UPTODATE | FlagSet::DIRTY | FlagSet::REFERENCED);
-        owned.set_kind(Kind::Cached);
-        owned.set_owner(self.id.owner.0);
-        owned.set_index(block);
-        owned.publish(HoldState::cached(1))
-    }
-
-    /// Notes new blocks of a writer: the file is at least `end` bytes long, the blocks are dirty,
-    /// and they are no holes any more. Called under the mutex of the index, which they have just
-    /// entered.
-    #[inline(always)]
-    pub(crate) fn note_new(&self, dirty: &mut DirtyIndex, blocks: Range<u64>, end: u64) {
-        self.grow_locked(end);
-        self.count_dirty(dirty, (blocks.end - blocks.start) as usize);
-        dirty.insert_run(blocks, self.dirty_entry());
-        // Release: a thread that sees a later step sees this one. All changes are made under this
-        // mutex.
-        let epoch = self.blocks.hole_epoch.load(Ordering::Relaxed);
-        self.blocks.hole_epoch.store(epoch + 1, Ordering::Release);
-    }
-
-    /// Ends holes and wakes futures after blocks of a writer have entered the index.
-    #[inline]
-    fn made_new(&self, blocks: Range<u64>) {
-        // This is for a mapping that was made meanwhile; if the hole is not mapped, it costs
-        // nothing.
-        self.end_hole_moved(blocks.clone());
-        self.ready.filled(blocks);
-    }
-
-    /// Puts complete blocks at `first` and after it, and makes the file as long as they are, or
-    /// `end` bytes if the last one is shorter. Returns how many went in. Some do not if another
-    /// thread has made one, `basis` no longer holds, or no node could be allocated, which is the
-    /// error. Those are freed.
-    fn insert_complete(
-        &self,
-        first: u64,
-        frames: &[FrameId],
-        end: u64,
-        basis: Basis,
-    ) -> (usize, Result<(), FileError>) {
-        // From here on reclaim may find the blocks, but sees that they are not (yet) in the index.
-        self.pool.lru_add_run(frames);
-        let mut run = NewRun {
-            file: self,
-            first,
-            frames,
-            done: 0,
-        };
-        let mut shadows = Vec::new();
-        let result = self.insert_dirty(&mut run, end, basis, &mut shadows);
-        let done = run.done;
-        drop(run);
-        for shadow in shadows {
-            // The block is written, not read, so it stays inactive. Its frame is not touched, since
-            // it may be freed already.
-            let _where_a_read_would_be = self.count_refault(shadow);
-        }
-        (done, result)
-    }
-
-    /// Puts complete blocks into the index and the dirty index, and makes the file long enough, in
-    /// one step as far as writeback sees.
-    fn insert_dirty(
-        &self,
-        run: &mut NewRun<'_>,
-        end: u64,
-        basis: Basis,
-        shadows: &mut Vec<u64>,
-    ) -> Result<(), FileError> {
-        let mut spares = SpareNodes::new(&self.pool, self.id.group.id());
-        loop {
-            let inserted = self.try_insert_run(run, end, basis, &mut spares, shadows);
-            run.done += inserted.blocks;
-            let Some(count) = inserted.need_nodes else {
-                return Ok(());
-            };
-            spares.ensure(count, AllocMode::Wait)?;
-        }
-    }
-
-    /// Tries once to put the rest of a run into the index.
-    fn try_insert_run(
-        &self,
-        run: &NewRun<'_>,
-        end: u64,
-        basis: Basis,
-        spares: &mut SpareNodes<'_>,
-        shadows: &mut Vec<u64>,
-    ) -> RunInserted {
-        let mut writer = self.blocks.index.write();
-        if self.is_closed() || !self.holds(basis) {
-            return RunInserted {
-                blocks: 0,
-                need_nodes: None,
-            };
-        }
-        let (first, frames) = (run.next(), &run.frames[run.done..]);
-        let inserted = writer.insert_run(self.frames(), first, frames, spares.nodes(), shadows);
-        if inserted.blocks > 0 {
-            let next = first + inserted.blocks as u64;
-            let end = end.min(next << self.block_shift());
-            self.note_new(writer.guarded(), first..next, end);
-        }
-        inserted
-    }
+    inserted
 }

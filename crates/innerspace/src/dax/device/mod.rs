@@ -19,12 +19,10 @@ use super::error::{DaxAction, DaxError, DaxFeature};
 use super::extents::Blocks;
 use super::open::HostFile;
 use crate::sync::Arc;
-use crate::sys::copy;
-use crate::sys::flush;
 use crate::sys::flush::Flusher;
 use crate::sys::memory::Mapping;
-use crate::sys::shared::Synchronous;
-use crate::sys::shared::{self, Rights, SharedMapping};
+use crate::sys::shared::{self, Rights, SharedMapping, Synchronous};
+use crate::sys::{copy, flush};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
 /// How bytes of a device become durable.

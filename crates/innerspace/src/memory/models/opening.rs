@@ -1,8 +1,8 @@
 //! Opening under random schedules: a store is opened and closed again and again.
 
-use super::{assert_nothing_left, explore, memory};
 use std::io;
 
+use super::{assert_nothing_left, explore, memory};
 use crate::Memory;
 use crate::cache::FileAccess;
 use crate::store::{Identity, MemoryStore, Store};

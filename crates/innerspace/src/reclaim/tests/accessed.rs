@@ -3,8 +3,7 @@
 use super::mock::*;
 use crate::frame::FlagSet;
 use crate::group::GroupId;
-use crate::reclaim::lists::{BATCH_LEN, thread_batch};
-use crate::reclaim::lists::{Evictable, ListKind, LruState};
+use crate::reclaim::lists::{BATCH_LEN, Evictable, ListKind, LruState, thread_batch};
 use crate::reclaim::*;
 use crate::units::PageCount;
 

@@ -9,7 +9,6 @@
 //! After that it reads the mail, looks the leaf up in the table, or leaves the section and handles
 //! the fault.
 
-use crate::space::tlb::page;
 use std::hint::cold_path;
 use std::marker::PhantomData;
 
@@ -24,6 +23,7 @@ use crate::space::core::error::{AccessKind, Fault, FaultKind};
 use crate::space::core::space::SpaceInner;
 use crate::space::fault::driver::{self, Short};
 use crate::space::table::{self};
+use crate::space::tlb::page;
 use crate::space::tlb::page::Page;
 use crate::space::tlb::translator::{Look, Need, Translator};
 use crate::space::vma::cache::VmaCache;

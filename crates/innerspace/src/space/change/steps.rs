@@ -16,14 +16,13 @@
 //!
 //! No step waits for a revoker whose section began after step 2. So the set tells a revoker where
 //! to search, but not what it may take: of the words of cached files, a revoker empties only those
-//! that lead to the block that it has locked (`FileCore::has_page_in`).
+//! that lead to the block that it has locked (`has_page_in`).
 //! `docs/protocols/structural-changes.md` has the reasons for the order, and says what faults
 //! beside the range find.
 //!
 //! A wait for memory with the writer lock held counts as a callback of the space (`exec::reentry`):
 //! reclaim calls stores, and a store that changed the same space would wait for itself.
 
-use crate::space::core::structure::{FileUse, Structure};
 use std::ops::Range;
 use std::panic::resume_unwind;
 
@@ -34,6 +33,7 @@ use crate::reclaim::{AllocMode, Pool, Retired};
 use crate::space::core::address::LEAF_BYTES;
 use crate::space::core::error::SpaceError;
 use crate::space::core::space::SpaceInner;
+use crate::space::core::structure::{FileUse, Structure};
 use crate::space::table::edit::Edit;
 use crate::space::table::nodes::{Detached, Nodes, PATH_NODES, Spares};
 use crate::space::table::pte::{self, Holds, VALID_W};

@@ -1,15 +1,13 @@
 //! The space: the object behind the handles, with what every operation on it needs.
 
-use super::address::{LEAF_BYTES, page_start};
-use super::payer::Payer;
-use crate::space::vma::area::Vma;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::address::leaf_number;
+use super::address::{LEAF_BYTES, leaf_number, page_start};
 use super::calls::Calls;
 use super::error::{AccessKind, Cause, Explanation, Fault, FaultKind, SpaceError, Wanted};
 use super::options::AddressWidth;
+use super::payer::Payer;
 use super::structure::Structure;
 use crate::cache::Cache;
 use crate::exec::reentry::{InCallback, is_in_callback};
@@ -20,6 +18,7 @@ use crate::space::dirty::DirtyLog;
 use crate::space::snapshot::changes::Changes;
 use crate::space::table::nodes::{Detached, Nodes};
 use crate::space::table::{self};
+use crate::space::vma::area::Vma;
 use crate::space::vma::cache::Sequence;
 use crate::space::vma::ledger::Ledger;
 use crate::space::vma::set::VmaSet;

@@ -36,6 +36,7 @@ use crate::cache::{
     FaultAround, FaultKind as FileAccessKind, FaultPage, FileInner, Hole, LockedBlock, Reading,
     Wait,
 };
+use crate::cache::{fault_block, hole_still};
 use crate::dax::{DaxPages, DaxRef, Reach};
 use crate::exec::reentry::InCallback;
 use crate::reclaim::PoolFrame;
@@ -240,9 +241,7 @@ impl<'space> FaultState<'space> {
         let FileWant {
             page, kind, around, ..
         } = &want;
-        let found = want
-            .file
-            .fault_block(*page, *kind, around, want.reading, self.wait);
+        let found = fault_block(&want.file, *page, *kind, around, want.reading, self.wait);
         let failed = |error| self.error_of(Cause::File(std::sync::Arc::new(error)));
         self.file = match found.map_err(failed)? {
             FaultPage::Block(block) => FilePage::Block(block, want.page, want.kind),
@@ -496,7 +495,7 @@ impl<'space> FaultState<'space> {
                 if Arc::ptr_eq(of, file)
                     && hole.pages().contains(&page)
                     && kind == FileAccessKind::Read
-                    && file.hole_still(hole) =>
+                    && hole_still(file, hole) =>
             {
                 match copy {
                     true => self.install_anonymous(slot, old),

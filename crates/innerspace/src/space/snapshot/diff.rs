@@ -1,9 +1,9 @@
 //! Differences between a space and a snapshot, or between two snapshots, found from mappings and
 //! tables without reading pages.
 
-use crate::space::core::address::merged;
 use std::ops::Range;
 
+use crate::space::core::address::merged;
 use crate::space::core::error::SpaceError;
 use crate::space::core::space::{SpaceInner, Tables};
 use crate::space::table::nodes::Nodes;

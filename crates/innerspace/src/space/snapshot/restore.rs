@@ -49,11 +49,10 @@ use crate::space::table::still::Image;
 use crate::space::tlb::translator::GATE_MAIL;
 use crate::space::vma::set::VmaSet;
 use crate::stats::Event;
-use crate::sync::Arc;
-use crate::sync::failpoint;
 use crate::sync::gate::Writer;
 use crate::sync::panics::Panics;
 use crate::sync::raw::AtomicU64;
+use crate::sync::{Arc, failpoint};
 use crate::{FrameId, PAGE_SIZE, VirtAddr};
 
 /// The number of restores in place from one comparison of steady pages to the next.

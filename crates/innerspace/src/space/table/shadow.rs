@@ -16,8 +16,7 @@
 //! ([`Nodes::end_writes_in_place`]). So they walk in a section, and a collapsed shadow keeps its
 //! words and the name of the next shadow until it is freed.
 
-use super::nodes::Nodes;
-use super::nodes::shadow_word;
+use super::nodes::{Nodes, shadow_word};
 use super::pte::{self, Pte};
 use crate::FrameId;
 use crate::frame::Dropped;

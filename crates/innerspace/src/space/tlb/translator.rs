@@ -22,14 +22,13 @@
 //! may be coalesced. Then it lets a grace period pass before the memory is reused (`sync::domain`).
 //! The memory itself is the arena's, which outlives every accessor.
 
-use crate::space::core::address::LEAF_SHIFT;
 use std::hint::cold_path;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use super::page::Page;
 use super::place::{Found, Place};
-use crate::space::core::address::SLOTS;
+use crate::space::core::address::{LEAF_SHIFT, SLOTS};
 use crate::space::table::pte;
 use crate::sync::Arc;
 use crate::sync::domain::{CacheBinding, Domain, Participant, PendingMark, Post, Sections};

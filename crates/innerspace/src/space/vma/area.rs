@@ -1,12 +1,12 @@
 //! One mapped range: its addresses, the accesses that it allows, and the source of its pages.
 
-use super::protection::{Protection, Sharing};
 use std::fmt;
 use std::ops::Range;
 
 use super::device::DeviceRef;
+use super::protection::{Protection, Sharing};
 use super::tree::Ranged;
-use crate::cache::{FileInner, MapperId, MapperList, Mappers, Reading};
+use crate::cache::{FileInner, MapperId, MapperList, Mappers, Reading, has_page_in};
 use crate::dax::{DaxRef, WeakDaxRef};
 use crate::sync::{Arc, Weak};
 use crate::{FrameId, PAGE_SHIFT};
@@ -188,7 +188,7 @@ impl Vma {
     /// block is locked, and the frame was found in a page table, in a section.
     pub(crate) fn shows_frame(&self, at: u64, frame: FrameId) -> bool {
         match self.file() {
-            Some(MappedFile::Cached(file)) => file.core().has_page_in(self.file_page(at), frame),
+            Some(MappedFile::Cached(file)) => has_page_in(file.core(), self.file_page(at), frame),
             Some(MappedFile::Direct(_)) | None => false,
         }
     }

@@ -1,11 +1,12 @@
 //! Sections of threads without an accessor. Such a thread walks a page table or an index with a
 //! participant of its own.
 
-use super::*;
-use crate::sync::Weak;
 use std::cell::{Cell, RefCell};
 use std::hint::cold_path;
 use std::marker::PhantomData;
+
+use super::*;
+use crate::sync::Weak;
 
 /// A thread's own participant in one domain. It ends with the thread.
 struct Own {

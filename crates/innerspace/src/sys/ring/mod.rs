@@ -38,11 +38,10 @@ mod slots;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::fmt;
-use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue, types};
 

@@ -1,6 +1,7 @@
 //! Checks the counts that the files of a memory share.
 
 use crate::cache::core::FileCore;
+use crate::cache::core::validate::validate;
 use crate::cache::service::Cache;
 use crate::sync::Arc;
 
@@ -20,7 +21,7 @@ impl Cache {
         self.wait_quiet();
         let files = self.files();
         for file in &files {
-            file.validate();
+            validate(file);
             assert!(
                 !file.dirty().has_flushable() || self.pool.is_flushable(file.id.owner),
                 "{} is not asked to write",

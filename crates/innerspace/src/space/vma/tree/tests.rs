@@ -1,6 +1,8 @@
-use super::*;
-use proptest::prelude::*;
 use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Number {

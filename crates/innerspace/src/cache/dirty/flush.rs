@@ -1,0 +1,84 @@
+//! Writes a part of what is dirty in a file: for the flusher, in the lane of the file, or for a
+//! request that needs memory.
+
+use crate::cache::dirty::limits::has_too_much_dirty;
+use crate::cache::dirty::sync::{sync_if_wanted, take_doubted_back};
+use crate::cache::dirty::write_depth::write_in_depth;
+use crate::cache::dirty::writeback::{RunEnd, max_run};
+
+use crate::cache::core::FileCore;
+use crate::cache::dirty::index::WriteReason;
+use crate::cache::wait::Wait;
+use crate::exec::Turn;
+use crate::reclaim::{FlushRequest, LeftFlush};
+
+/// Like [`write_range`](crate::cache::dirty::writeback::write_range) over the whole file, but
+/// begins where the last call ended: so a block that is written again and again does not keep those
+/// after it waiting.
+pub(crate) fn write_onwards(core: &FileCore, reason: WriteReason, max_blocks: u64) -> RunEnd {
+    let end_block = core.end_block();
+    let from = core.writes.next_block().min(end_block);
+    let mut total = write_in_depth(core, from..end_block, reason, max_blocks);
+    if total.written == 0 && total.failed == 0 && from > 0 {
+        total = write_in_depth(core, 0..from, reason, max_blocks);
+    }
+    let next = if total.next >= end_block {
+        0
+    } else {
+        total.next
+    };
+    core.writes.set_next_block(next);
+    total
+}
+
+/// Writes a writer's share: up to one run of blocks that may be written. Returns how many it
+/// wrote.
+pub(crate) fn write_some(core: &FileCore) -> u64 {
+    let reason = WriteReason::Pressure;
+    write_onwards(core, reason, max_run(core, reason)).written
+}
+
+/// Writes blocks that the background requests, in this thread.
+pub(crate) fn flush_here(core: &FileCore, request: &FlushRequest) -> RunEnd {
+    let reason = WriteReason::Flusher {
+        through: request.dirtied_by,
+    };
+    take_doubted_back(core, Wait::No);
+    let most = (request.pages.0 >> core.id.order).max(1);
+    write_onwards(core, reason, most)
+}
+
+/// Starts a job in the file's lane that does [`flush_here`], unless one is running.
+/// The job continues while there are old blocks, or some group has too many dirty pages, and
+/// then makes the sync that eviction has requested.
+pub(crate) fn flush_in_its_lane(core: &FileCore, request: FlushRequest) {
+    let Some(shared) = core.me.upgrade() else {
+        return;
+    };
+    let Some(flushing) = core.writes.begin_flush() else {
+        return;
+    };
+    let mut left = LeftFlush::begin(&core.pool);
+    let flush = Box::new(move || {
+        let core = &*shared;
+        let _here = core.cache.serving();
+        let ended = core.writes.flush_of_job();
+        let mut goes_on = true;
+        while goes_on && !core.is_closed() {
+            let written = flush_here(core, &request).written > 0;
+            left.has_cleaned |= written;
+            goes_on = written && (request.is_of_age() || has_too_much_dirty(core));
+            if !written {
+                core.cache.note_futile_flush();
+            }
+        }
+        if core.writes.syncs.is_wanted() {
+            left.has_cleaned |= sync_if_wanted(core).is_ok();
+        }
+        drop(ended);
+        drop(left);
+    });
+    flushing.into_job();
+    core.cache
+        .push(&core.requests.store_calls, Turn::Shared, flush);
+}

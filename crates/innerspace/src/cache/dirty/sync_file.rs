@@ -1,0 +1,153 @@
+//! Syncs a file: writes what is dirty in it, waits for the writes of others, and syncs the store.
+
+use std::ops::Range;
+
+use crate::cache::core::FileCore;
+use crate::cache::dirty::index::{WriteReason, WriteRules};
+use crate::cache::dirty::punch::punch_again;
+use crate::cache::dirty::sync::{sync_store, take_doubted_back};
+use crate::cache::dirty::write_depth::write_in_depth;
+use crate::cache::dirty::writeback::RunEnd;
+use crate::cache::errors::{FileError, HeldReason};
+use crate::cache::map::mappers::Revoke;
+use crate::cache::wait::Wait;
+use crate::store::{FileAccess, SyncWhat};
+use crate::sync::failpoint;
+
+/// Writes the blocks in `blocks` that are dirty now, waits for other threads' writes of such
+/// blocks, and writes again those that failed. Then, with `what`, makes the store durable.
+/// Failures are entered in the error sequence. A block that may not be written is an error.
+pub(crate) fn sync_blocks(
+    core: &FileCore,
+    blocks: Range<u64>,
+    what: Option<SyncWhat>,
+) -> Result<(), FileError> {
+    if core.id.access == crate::store::FileAccess::ReadOnly {
+        return Ok(());
+    }
+    core.check_not_reentrant()?;
+    // A change by another process does not stop the sync: it is reported to each handle.
+    let _unanswered = core.ask_version();
+    // The order matters: punching again may put blocks in doubt that were written into the
+    // range.
+    punch_again(core);
+    take_doubted_back(core, Wait::Yes);
+    // Blocks released from here on may be written too late for this sync.
+    let rules = core.rules(WriteReason::Sync);
+    let (cuts, mut unwritten) = {
+        let dirty = core.dirty();
+        (dirty.cuts(), dirty.unwritten())
+    };
+    unwritten += write_dirty_now(core, &blocks).failed;
+    let put_off = core.dirty().was_put_off(cuts);
+    if put_off {
+        failpoint!(PutOff);
+        // This writes after the cut. No other cut can begin meanwhile, so the sync ends.
+        let _steady = core.locks.shared();
+        unwritten += write_dirty_now(core, &blocks).failed;
+    }
+    // Read before the wait for other threads' writes: a block that is not dirty here is written
+    // when these have ended.
+    let mut held = held_in(core, blocks.clone(), &rules);
+    failpoint!(OwnWritten);
+    wait_written(core, blocks.clone());
+    failpoint!(OthersWritten);
+    if core.dirty().unwritten() != unwritten {
+        // Writes of other threads that failed are made again: those threads may have given up
+        // where a sync does not.
+        write_dirty_now(core, &blocks);
+        held = held_in(core, blocks.clone(), &rules);
+        failpoint!(OwnWritten);
+        wait_written(core, blocks);
+    }
+    if let Some(what) = what {
+        sync_store(core, what)?;
+    }
+    held.map_or(Ok(()), Err)
+}
+
+/// Writes the blocks in `blocks` that are dirty now. Blocks appended later are left: they may
+/// come as fast as they can be written.
+fn write_dirty_now(core: &FileCore, blocks: &Range<u64>) -> RunEnd {
+    let end = core.dirty().last().map_or(0, |last| last + 1);
+    let blocks = blocks.start..blocks.end.min(end);
+    write_in_depth(core, blocks, WriteReason::Sync, u64::MAX)
+}
+
+/// Returns the error for a writer if all dirty blocks are held back.
+pub(crate) fn held_error(core: &FileCore) -> Option<FileError> {
+    held_in(core, 0..u64::MAX, &core.rules(WriteReason::Pressure))
+}
+
+/// Returns the error for a caller if some of its blocks are held back.
+fn held_in(core: &FileCore, blocks: Range<u64>, rules: &WriteRules) -> Option<FileError> {
+    let held = core.dirty().held(blocks, rules);
+    held.map(|held| held_back(core, held))
+}
+
+/// Returns the error for this many blocks that are held back.
+pub(crate) fn held_back(core: &FileCore, (blocks, reason): (u64, HeldReason)) -> FileError {
+    FileError::Held {
+        file: core.id.name.clone(),
+        dirty: blocks << core.block_shift(),
+        reason,
+    }
+}
+
+/// Waits until every write of a block in `blocks` that is under way now has ended.
+pub(crate) fn wait_written(core: &FileCore, blocks: Range<u64>) {
+    let mut dirty = core.dirty();
+    let through = dirty.last_write();
+    while dirty.is_writing(blocks.clone(), through) {
+        failpoint!(Awaiting);
+        dirty = core.writes.write_ended.wait(dirty);
+    }
+}
+
+/// Makes stores through mappings take the slow path again, so that they carry the current
+/// barrier number, which the caller has set.
+///
+/// The caller has no block locked. A fault marks its block with the number, and later makes the
+/// page writable in a section in which it checks the number again. A section that does not see
+/// the new number began before the first grace period. So its page is writable before that
+/// period ends, and the right to store is then taken away. A mapper that is not yet in the list
+/// here maps afterwards.
+pub(crate) fn restamp_mappings(core: &FileCore) {
+    if !core.mappers.is_empty() {
+        core.grace();
+        core.mappers.revoke(0..u64::MAX, Revoke::Write);
+        core.grace();
+    }
+}
+
+/// Returns the result of a sync of these blocks if it has nothing to do, and otherwise "would
+/// block".
+pub(crate) fn try_sync_blocks(
+    core: &FileCore,
+    blocks: Range<u64>,
+    what: SyncWhat,
+) -> Result<(), FileError> {
+    if core.id.access == FileAccess::ReadOnly {
+        return Ok(());
+    }
+    core.check_not_reentrant()?;
+    let rules = core.rules(WriteReason::Sync);
+    // Both are read under one lock: blocks released between two locks could then be written by
+    // other threads, and not be durable.
+    let (first, held) = {
+        let dirty = core.dirty();
+        let first = dirty.first_to_sync(blocks.clone(), &rules);
+        (first, dirty.held(blocks.clone(), &rules))
+    };
+    if let Some(block) = first {
+        return Err(core.would_block_in(block));
+    }
+    if core.blocks.extents.lock().punched.has_lost() {
+        return Err(core.would_block_in(blocks.start));
+    }
+    // Checked last: a write that ended before this has noted its change.
+    if !core.writes.syncs.has_covered_all(what) {
+        return Err(core.would_block_in(blocks.start));
+    }
+    held.map_or(Ok(()), |held| Err(held_back(core, held)))
+}

@@ -1,0 +1,48 @@
+//! Waits for files that a caller has released, perhaps as their last user.
+
+use crate::cache::core::FileCore;
+use crate::cache::file::closing::wait_closed;
+use crate::cache::file::handle::FileInner;
+use crate::cache::service::Cache;
+use crate::exec::reentry;
+use crate::sync::panics::Panics;
+use crate::sync::{Arc, Weak, failpoint};
+
+/// A file that a caller has released, perhaps as its last user.
+pub(crate) struct Released {
+    inner: Weak<FileInner>,
+    core: Arc<FileCore>,
+}
+
+impl Released {
+    pub(crate) fn new(file: &Arc<FileInner>) -> Released {
+        Released {
+            inner: Arc::downgrade(file),
+            core: file.core().clone(),
+        }
+    }
+
+    /// Whether no handle or mapping keeps the file open.
+    fn is_unused(&self) -> bool {
+        self.inner.strong_count() == 0
+    }
+}
+
+impl Cache {
+    /// Waits until those of these files that nothing keeps open are closed, and all that the caller
+    /// released is free. The caller has dropped handles or mappings that may have been the last. No
+    /// lock is held and no section is open. In a call of a store, or with a file locked, the
+    /// closing is left to other threads.
+    pub(crate) fn released(&self, files: Vec<Released>) {
+        failpoint!(Released);
+        self.pool().finish_retired();
+        let mut panics = Panics::default();
+        if reentry::is_outermost() {
+            for file in files.iter().filter(|file| file.is_unused()) {
+                panics.catch(|| wait_closed(&file.core));
+            }
+        }
+        panics.catch(|| self.run_deferred());
+        panics.go_on();
+    }
+}

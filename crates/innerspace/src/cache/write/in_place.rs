@@ -1,0 +1,174 @@
+//! What is done to a cached block where it is: ending its stores through mappings, clearing what is
+//! behind the end of the file, moving it to a new frame.
+
+use crate::cache::core::FileCore;
+use crate::cache::core::counters::count;
+use crate::cache::errors::FileError;
+use crate::cache::lookup::batch::forget_clean;
+use crate::cache::lookup::block::{INDEX_AND_USER, Locked};
+use crate::cache::lookup::get::{Get, Got};
+use crate::cache::map::mappers::Revoke;
+use crate::frame::{Dropped, FlagSet, Kind, Writing};
+use crate::reclaim::{AllocMode, PoolFrame};
+use crate::stats::Event;
+use crate::sync::atomic::Ordering;
+use crate::units::PAGE_SIZE;
+
+/// Takes the right to store away from every mapping of a locked block, and waits until no
+/// access uses it.
+pub(crate) fn end_write_mappings(core: &FileCore, locked: &Locked<'_>) {
+    if locked.meta().hold.load().is_wmapped() {
+        core.revoke_and_wait(locked.block()..locked.block() + 1, Revoke::Write);
+        zero_past_end(core, locked);
+        locked.meta().hold.clear_wmapped();
+    }
+}
+
+/// Clears bytes that were stored past the end of the file through mappings of a locked block,
+/// whose right to store has just been taken away. WMAPPED is still set, so there is no view of
+/// the block.
+pub(crate) fn zero_past_end(core: &FileCore, locked: &Locked<'_>) {
+    let start = locked.block() << core.block_shift();
+    let inside = core.size().saturating_sub(start).min(core.block_bytes()) as usize;
+    if inside < core.block_bytes() as usize
+        && let Some(mut writing) = Writing::begin(core.frames(), locked.frame())
+    {
+        let rest = inside..core.block_bytes() as usize;
+        writing.zero(rest.clone());
+        drop(writing);
+        locked.written_in_place(&rest);
+    }
+}
+
+/// Moves a locked block to another frame, and returns it locked; the old frame is left to its
+/// views. The new frame is already charged, so this cannot fail.
+pub(crate) fn move_block<'f>(
+    core: &'f FileCore,
+    old: Locked<'f>,
+    mut spare: PoolFrame<'_>,
+) -> Locked<'f> {
+    let (block, old_frame) = (old.block(), old.frame());
+    let old_meta = old.meta();
+    debug_assert!(
+        !old_meta.flags.load().contains(FlagSet::WRITEBACK),
+        "I5: stable before it moves"
+    );
+    spare.copy_from(old_frame);
+    let flags = old_meta.flags.load();
+    let mut kept = FlagSet::LOCKED | FlagSet::UPTODATE;
+    for flag in [
+        FlagSet::DIRTY,
+        FlagSet::REFERENCED,
+        FlagSet::ACTIVE,
+        FlagSet::ERROR,
+    ] {
+        if flags.contains(flag) {
+            kept |= flag;
+        }
+    }
+    spare.set_flags(kept);
+    spare.set_kind(Kind::Cached);
+    spare.set_owner(core.id.owner.0);
+    spare.set_index(block);
+    let frame = spare.publish(INDEX_AND_USER);
+    core.blocks
+        .index
+        .write()
+        .replace(core.frames(), block, old_frame, frame);
+    let new = Locked::new(crate::cache::lookup::block::BlockRef::new(
+        core, frame, block,
+    ));
+    // No fault installs the old frame from here on. Page tables that have it lose it before the
+    // new frame can be written.
+    if old_meta.hold.load().mapped() > 0 {
+        core.revoke_and_wait(block..block + 1, Revoke::All);
+    }
+    core.pool.lru_set(old_frame, crate::reclaim::Evictable::No);
+    core.pool.lru_add(frame);
+    old_meta.flags.clear(FlagSet::DIRTY | FlagSet::ERROR);
+    let dropped = core.pool.uncache(old_frame);
+    debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");
+    count(&core.counters.moved, 1);
+    core.pool.counters.add(Event::ViewMove, core.block_pages());
+    drop(old);
+    new
+}
+
+/// Clears bytes that were stored past the end of the file through a mapping: they must not
+/// become visible when the file grows to `new_end`.
+#[inline]
+pub(crate) fn clear_tail_before(core: &FileCore, new_end: u64) -> Result<(), FileError> {
+    let size = core.size();
+    if new_end <= size || core.inside_block(size) == 0 {
+        return Ok(());
+    }
+    clear_tail(core, size)
+}
+
+#[cold]
+pub(crate) fn clear_tail(core: &FileCore, size: u64) -> Result<(), FileError> {
+    // If no translation can store, the bytes past the end are already zeros (see
+    // `zero_past_end`), except for a tail that was left uncleared.
+    match core.lookup(size >> core.block_shift()) {
+        Some(held)
+            if held.meta().hold.load().is_wmapped()
+                || core.blocks.tail_left.load(Ordering::Acquire) =>
+        {
+            drop(held);
+            zero_tail(core, size)?;
+            core.blocks.tail_left.store(false, Ordering::Release);
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Clears the cached part of the last block past `size`, and takes away the translations of
+/// pages wholly past it. If the block is viewed, it is moved first. If there is no memory to
+/// move it, the block is evicted if the store has its bytes; otherwise this fails.
+pub(crate) fn zero_tail(core: &FileCore, size: u64) -> Result<(), FileError> {
+    let mut spare = None;
+    let block = size >> core.block_shift();
+    let tail = core.inside_block(size) as usize;
+    if tail == 0 {
+        return Ok(());
+    }
+    loop {
+        let Got::Locked(mut locked) = core.get_page(block, Get::LOCK | Get::STABLE)? else {
+            return Ok(());
+        };
+        end_write_mappings(core, &locked);
+        let first_past = size.div_ceil(PAGE_SIZE as u64);
+        let pages = first_past..core.pages_in(block).end;
+        if !pages.is_empty() && locked.meta().hold.load().mapped() > 0 {
+            core.mappers.revoke(pages, Revoke::All);
+            core.grace();
+        }
+        let mut writing = Writing::begin(core.frames(), locked.frame());
+        if writing.is_none() {
+            let Some(frame) = spare.take() else {
+                drop(locked);
+                let alloc = |mode| core.pool.alloc(core.id.group.id(), core.id.order, mode);
+                spare = match alloc(AllocMode::NoIo) {
+                    Ok(frame) => Some(frame),
+                    Err(_) if forget_clean(core, block..block + 1) > 0 => return Ok(()),
+                    Err(_) => Some(alloc(AllocMode::Wait)?),
+                };
+                continue;
+            };
+            locked = move_block(core, locked, frame);
+            writing = Writing::begin(core.frames(), locked.frame());
+        }
+        let Some(mut writing) = writing else {
+            continue;
+        };
+        // Checked under the lock: a writer may have made the file longer meanwhile.
+        let rest = tail..core.block_bytes() as usize;
+        if core.size() == size {
+            writing.zero(rest.clone());
+        }
+        drop(writing);
+        locked.written_in_place(&rest);
+        return Ok(());
+    }
+}
