@@ -26,7 +26,7 @@ type AnyError = dyn Error + 'static;
 /// assert_eq!(system.unwrap().kind(), io::ErrorKind::InvalidFilename);
 /// # Ok(()) }
 /// ```
-pub fn causes<'e>(error: &'e AnyError) -> impl Iterator<Item = &'e AnyError> {
+pub fn causes(error: &AnyError) -> impl Iterator<Item = &AnyError> {
     iter::successors(Some(error), |error| below(*error))
 }
 
