@@ -1,6 +1,6 @@
 //! Values that are dropped with the interpreter's lock released.
 
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
 use pyo3::Python;
 
@@ -20,6 +20,12 @@ impl<T: Send> Deref for Detached<T> {
 
     fn deref(&self) -> &T {
         self.0.as_ref().expect("only the drop takes the value")
+    }
+}
+
+impl<T: Send> DerefMut for Detached<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_mut().expect("only the drop takes the value")
     }
 }
 

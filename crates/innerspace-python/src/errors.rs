@@ -7,6 +7,7 @@ use innerspace::error::{
     Explanation, FileError, FileOpenError, GroupError, LimitError, MemoryError, OpenError,
     SpaceError, causes, raw_os_error,
 };
+use innerspace::space::FaultKind;
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 
@@ -85,10 +86,7 @@ fn exception(py: Python<'_>, failure: &Failure) -> PyErr {
         },
         Failure::Access(error) => match error.fault().is_limit() {
             true => limit(py, error, None),
-            false => {
-                let kind = error.fault().kind().io_kind();
-                os(py, errno(error, kind), error, None, None)
-            }
+            false => access(py, error),
         },
     };
     let made = made.unwrap_or_else(|error| error);
@@ -202,6 +200,32 @@ fn os(
     let text = cut.unwrap_or(&text).to_owned();
     let made = classes(py)?.call_method1("file_error", (errno, text, file, offset))?;
     Ok(PyErr::from_value(made))
+}
+
+/// Makes the exception of an access to a space.
+fn access(py: Python<'_>, error: &Explanation) -> PyResult<PyErr> {
+    let fault = error.fault();
+    let number = match fault.kind() {
+        FaultKind::NotMapped | FaultKind::Forbidden => libc::EFAULT,
+        kind => errno(error, kind.io_kind()),
+    };
+    let parts = (number, error.to_string(), fault.address().0);
+    let made = classes(py)?.call_method1("access_error", parts)?;
+    Ok(PyErr::from_value(made))
+}
+
+/// Makes the exception of a child of fork(2) that uses a space of its parent.
+pub(crate) fn other_process(py: Python<'_>) -> PyErr {
+    let text = "this space belongs to the process that made it; make a memory of your own here";
+    let parts = (libc::ENOTSUP, text, None::<&str>, None::<u64>);
+    let made = classes(py).and_then(|classes| classes.call_method1("file_error", parts));
+    made.map_or_else(|error| error, PyErr::from_value)
+}
+
+/// Makes a `LimitError` for what would not fit, though no group has refused it.
+pub(crate) fn limit_error(py: Python<'_>, text: &str) -> PyErr {
+    let made = classes(py).and_then(|classes| classes.call_method1("limit_error", (text,)));
+    made.map_or_else(|error| error, PyErr::from_value)
 }
 
 fn limit(py: Python<'_>, error: &dyn Error, full: Option<&LimitError>) -> PyResult<PyErr> {

@@ -1,5 +1,10 @@
 //! [`RawFile`]: the calls of a cached file by offset, on which Python builds its file object.
 
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Waker};
+
 use innerspace::PagedFile;
 use innerspace::file::{FileAccess, FileError, Reading};
 use pyo3::exceptions::PyValueError;
@@ -13,7 +18,11 @@ use crate::strided::{self, Shape};
 use crate::view::View;
 
 /// The bytes that are moved between two looks at Python's signals.
-const PIECE: usize = 4 << 20;
+pub(crate) const PIECE: usize = 4 << 20;
+
+/// The bytes of a slow store that are wanted as one, and how many of these are in flight at a time.
+const CHUNK: u64 = 4 << 20;
+const CHUNKS: usize = 4;
 
 /// An open file.
 #[pyclass(frozen, weakref, module = "innerspace._native")]
@@ -51,16 +60,35 @@ impl RawFile {
         Ok(done)
     }
 
-    /// Waits until a range of a slow store is cached, as far as the memory has room for it.
+    /// Waits until a range of a slow store is cached, as far as the memory has room for it. Several
+    /// chunks are in flight at a time, each in requests as large as the store likes.
     fn wait_for(&self, py: Python<'_>, offset: u64, len: u64) -> PyResult<()> {
         let block = self.file.block_size();
         let end = offset.saturating_add(len).min(self.file.len());
-        let mut at = offset;
-        while at < end {
-            // One block at a time is viewed, so that no block moves; the others are read ahead.
-            let next = ((at / block + 1) * block).min(end);
-            strided::wait_for(py, &self.file, at..next)?;
-            at = next;
+        let chunk = (self.limit() / 32).min(CHUNK) / block * block;
+        let mut chunks = VecDeque::new();
+        let mut next = offset;
+        while next < end || !chunks.is_empty() {
+            while chunks.len() < CHUNKS && next < end {
+                let until = ((next / block * block).saturating_add(chunk.max(block))).min(end);
+                let mut ready = self.file.ready(next..until);
+                let is_missing = py.detach(|| {
+                    let mut context = Context::from_waker(Waker::noop());
+                    Pin::new(&mut ready).poll(&mut context).is_pending()
+                });
+                // What is there already is not kept.
+                if is_missing {
+                    chunks.push_back(ready);
+                }
+                next = until;
+            }
+            if let Some(mut first) = chunks.pop_front() {
+                match strided::wait_for(py, &mut first)? {
+                    // Without room for the chunk as a whole, it is read block by block afterwards.
+                    Ok(_) | Err(FileError::Limit(_) | FileError::ViewTooLarge { .. }) => {}
+                    Err(error) => return Err(error).raise(py),
+                }
+            }
         }
         Ok(())
     }
@@ -74,7 +102,7 @@ impl RawFile {
     }
 
     /// Returns the limit of the group that pays for the file, in bytes.
-    fn limit(&self) -> u64 {
+    pub(crate) fn limit(&self) -> u64 {
         let max = self.file.group().stats().max;
         max.map_or(u64::MAX >> 1, |max| max.bytes())
     }
@@ -219,17 +247,17 @@ impl RawFile {
     }
 
     /// Copies a contiguous buffer to the elements of a strided array in the file.
-    #[pyo3(signature = (from, starts, shape, strides, item))]
+    #[pyo3(signature = (bytes, starts, shape, strides, item))]
     fn scatter(
         &self,
         py: Python<'_>,
-        from: &Bound<'_, PyAny>,
+        bytes: &Bound<'_, PyAny>,
         starts: &Bound<'_, PyAny>,
         shape: Vec<usize>,
         strides: Vec<i64>,
         item: usize,
     ) -> PyResult<()> {
-        let (from, starts) = (Buffer::of(from)?, Buffer::of(starts)?);
+        let (from, starts) = (Buffer::of(bytes)?, Buffer::of(starts)?);
         // SAFETY: both buffers live until the end of this function.
         let (from, starts) = unsafe { (from.bytes(), starts.bytes()) };
         let shape = Shape::new(starts, &shape, &strides, item, from.len())?;

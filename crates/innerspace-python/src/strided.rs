@@ -5,7 +5,6 @@
 //! finds the stride. Parts that lie anywhere (fancy indexing) have many reads in flight at a time.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -237,12 +236,11 @@ fn begin<'a>(
     Ok(())
 }
 
-/// Waits until a range inside one block is cached, and handles signals meanwhile.
-pub(crate) fn wait_for(py: Python<'_>, file: &PagedFile, range: Range<u64>) -> PyResult<()> {
-    let mut ready = file.ready(range);
+/// Waits for a view, and handles signals meanwhile.
+pub(crate) fn wait_for(py: Python<'_>, ready: &mut Ready) -> PyResult<Result<(), FileError>> {
     loop {
-        match py.detach(|| ready.wait_timeout(LOOK)) {
-            Ok(done) => return done.map(drop).raise(py),
+        match py.detach(|| ready.wait_timeout(LOOK).map(|view| view.map(drop))) {
+            Ok(done) => return Ok(done),
             Err(_) => py.check_signals()?,
         }
     }

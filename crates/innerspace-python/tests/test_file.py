@@ -50,6 +50,17 @@ def test_reads_as_files_do(memory, path, data):
     file.close()
 
 
+def test_a_file_open_for_reading_is_not_written_though_another_handle_writes(memory, path, data):
+    writer, reader = memory.open(path, "r+"), memory.open(path)
+    array = memory.array(path)
+    assert writer.writable() and not reader.writable() and not array.writeable
+    with pytest.raises(io.UnsupportedOperation):
+        reader.write(b"x")
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 1
+    assert reader.read() == data
+
+
 def test_buffered_reader_and_lines(memory, tmp_path):
     path = tmp_path / "lines.txt"
     lines = [b"x" * (n * 37 % 2000) + b"\n" for n in range(300)] + [b"last"]

@@ -1,6 +1,9 @@
 """The exceptions, and how the native half makes them."""
 
+from __future__ import annotations
+
 import errno as _errno
+from typing import Any
 
 
 class LimitError(MemoryError):
@@ -9,9 +12,9 @@ class LimitError(MemoryError):
     `group`, `limit` and `usage` say which group refused, in bytes; they are None where no group did.
     """
 
-    group = None
-    limit = None
-    usage = None
+    group: str | None = None
+    limit: int | None = None
+    usage: int | None = None
 
 
 class FileError(OSError):
@@ -22,7 +25,15 @@ class FileError(OSError):
     well: `except FileNotFoundError` catches them.
     """
 
-    offset = None
+    offset: int | None = None
+
+
+class AccessError(FileError):
+    """An access to a `Space` failed: nothing is mapped there, or it may not be written (errno EFAULT),
+    or the mapped file failed. `address` is the first one that could not be accessed.
+    """
+
+    address: int | None = None
 
 
 class _Missing(FileError, FileNotFoundError):
@@ -41,7 +52,7 @@ class _Directory(FileError, IsADirectoryError):
     pass
 
 
-_CLASSES = {
+_CLASSES: dict[int, type[FileError]] = {
     _errno.ENOENT: _Missing,
     _errno.EEXIST: _Exists,
     _errno.EACCES: _Forbidden,
@@ -53,7 +64,7 @@ for _class in set(_CLASSES.values()):
     _class.__doc__ = FileError.__doc__
 
 
-def file_error(errno, message, filename, offset):
+def file_error(errno: int, message: str, filename: Any, offset: int | None) -> FileError:
     """Makes the exception of a failed call of a file."""
     if filename is None:
         error = _CLASSES.get(errno, FileError)(errno, message)
@@ -63,9 +74,16 @@ def file_error(errno, message, filename, offset):
     return error
 
 
-def limit_error(message, group=None):
+def limit_error(message: str, group: tuple[str, int, int] | None = None) -> LimitError:
     """Makes the exception of a full group: its path, limit and usage."""
     error = LimitError(message)
     if group is not None:
         error.group, error.limit, error.usage = group
+    return error
+
+
+def access_error(errno: int, message: str, address: int) -> AccessError:
+    """Makes the exception of a failed access to a space."""
+    error = AccessError(errno, message)
+    error.address = address
     return error
