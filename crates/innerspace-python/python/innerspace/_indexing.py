@@ -1,8 +1,16 @@
 """The rules of indexing, worked out by numpy on an array that has a shape and strides but no memory."""
 
+from __future__ import annotations
+
 import operator
+from typing import Any
 
 import numpy as np
+
+_Shape = tuple[int, ...]
+_Numpy = np.ndarray[Any, Any]
+# The kind of a part of an index, its value, and the axes that it takes.
+_Entry = tuple[str, Any, int]
 
 # The address of the shadows. Nothing is ever read there: only differences of addresses count.
 _BASE = 1 << 44
@@ -11,7 +19,7 @@ _BASE = 1 << 44
 class _Interface:
     __slots__ = ("__array_interface__",)
 
-    def __init__(self, shape, itemsize, strides):
+    def __init__(self, shape: _Shape, itemsize: int, strides: _Shape) -> None:
         self.__array_interface__ = {
             "shape": shape,
             "typestr": f"|V{itemsize}",
@@ -21,23 +29,24 @@ class _Interface:
         }
 
 
-def shadow(shape, itemsize, strides):
+def shadow(shape: _Shape, itemsize: int, strides: _Shape) -> _Numpy:
     """Returns an array of this shape without memory. It may be indexed by basic indices, and its
     parts may be asked for their place, but no element may be read."""
     return np.asarray(_Interface(shape, itemsize, strides))
 
 
-def place(part):
+def place(part: _Numpy) -> int:
     """Returns how many bytes after the beginning of its shadow a part begins."""
-    return part.__array_interface__["data"][0] - _BASE
+    address: int = part.__array_interface__["data"][0]
+    return address - _BASE
 
 
-def is_basic(index):
+def is_basic(index: Any) -> bool:
     """Whether an index consists of integers, slices, `...` and `None` only."""
     return all(map(_is_basic, index)) if type(index) is tuple else _is_basic(index)
 
 
-def _is_basic(index):
+def _is_basic(index: Any) -> bool:
     if index is None or index is Ellipsis or type(index) is int or isinstance(index, slice):
         return True
     if isinstance(index, (bool, np.bool_)) or (isinstance(index, np.ndarray) and index.ndim):
@@ -58,11 +67,11 @@ class Advanced:
     the parts come first; `axes` moves their dimensions to where numpy has them.
     """
 
-    def __init__(self, index, shape, strides):
+    def __init__(self, index: Any, shape: _Shape, strides: _Shape) -> None:
         entries = _entries(index, shape)
         offset, fancy, inner_shape, inner_strides = 0, [], [], []
         positions = []
-        axis = 0
+        axis: Any = 0
         for at, (kind, value, width) in enumerate(entries):
             if kind == "slice":
                 start, stop, step = value.indices(shape[axis])
@@ -103,10 +112,10 @@ class Advanced:
         self.shape = tuple(stored[axis] for axis in self.axes)
 
 
-def _entries(index, shape):
+def _entries(index: Any, shape: _Shape) -> list[_Entry]:
     """Returns (kind, value, axes that it takes), with `...` written out."""
     index = index if type(index) is tuple else (index,)
-    entries = []
+    entries: list[_Entry] = []
     for one in index:
         if one is None:
             entries.append(("new", None, 0))
@@ -139,7 +148,7 @@ def _entries(index, shape):
     if len(dots) > 1:
         raise IndexError("an index can only have a single ellipsis ('...')")
     at = dots[0] if dots else len(entries)
-    rest = [("slice", slice(None), 1)] * (len(shape) - taken)
+    rest: list[_Entry] = [("slice", slice(None), 1)] * (len(shape) - taken)
     entries = entries[:at] + rest + entries[at + 1 :]
     _check_masks(entries, shape)
     return [entry[:3] for entry in entries]
@@ -151,7 +160,7 @@ class _MaskPart(np.ndarray):
     wanted = None
 
 
-def _of_mask(mask, entries, taken, shape):
+def _of_mask(mask: _Numpy, entries: list[_Entry], taken: int, shape: _Shape) -> list[_Entry]:
     if mask.ndim == 0:
         return [("fancy", np.zeros(int(mask), dtype=np.int64), 0)]
     parts = []
@@ -162,7 +171,7 @@ def _of_mask(mask, entries, taken, shape):
     return parts
 
 
-def _check_masks(entries, shape):
+def _check_masks(entries: list[_Entry], shape: _Shape) -> None:
     axis = 0
     for kind, value, width in entries:
         wanted = getattr(value, "wanted", None) if kind == "fancy" else None
@@ -174,10 +183,11 @@ def _check_masks(entries, shape):
         axis += width
 
 
-def _checked(value, axis, length):
+def _checked(value: Any, axis: int, length: int) -> _Numpy:
     value = np.asarray(value)
     wrong = (value < -length) | (value >= length)
     if wrong.any():
         first = int(value[wrong].flat[0])
         raise IndexError(f"index {first} is out of bounds for axis {axis} with size {length}")
-    return np.where(value < 0, value + length, value)
+    checked: _Numpy = np.where(value < 0, value + length, value)
+    return checked

@@ -1,12 +1,21 @@
 """Opening a file as an array: dtype, shape, and what the file has to have."""
 
+from __future__ import annotations
+
 import operator
 import os
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ._errors import file_error
 from ._file import File
+
+if TYPE_CHECKING:
+    from ._memory import Group, Memory
+    from ._native import RawFile
+
+_Shape = tuple[int, ...]
 
 _EINVAL = 22
 _MODES = {
@@ -19,9 +28,9 @@ _MODES = {
 }
 
 
-def checked_dtype(dtype):
+def checked_dtype(of: Any) -> np.dtype[Any]:
     """Returns the dtype, if its elements are plain bytes."""
-    dtype = np.dtype(dtype)
+    dtype: np.dtype[Any] = np.dtype(of)
     if dtype.hasobject:
         raise ValueError(f"dtype {dtype} has Python objects in it, which a file cannot hold")
     if dtype.itemsize == 0:
@@ -31,7 +40,7 @@ def checked_dtype(dtype):
     return dtype
 
 
-def checked_mode(mode):
+def checked_mode(mode: str) -> str:
     """Returns one of 'r', 'r+' and 'w+'."""
     if mode in ("c", "copyonwrite"):
         raise ValueError(
@@ -43,16 +52,16 @@ def checked_mode(mode):
     return _MODES[mode]
 
 
-def _checked_shape(shape):
+def _checked_shape(shape: Any) -> _Shape:
     if hasattr(shape, "__index__"):
         shape = (shape,)
-    shape = tuple(map(operator.index, shape))
-    if any(length < 0 for length in shape):
-        raise ValueError(f"shape {shape} has a negative length")
-    return shape
+    checked = tuple(map(operator.index, shape))
+    if any(length < 0 for length in checked):
+        raise ValueError(f"shape {checked} has a negative length")
+    return checked
 
 
-def _strides(shape, itemsize, order):
+def _strides(shape: _Shape, itemsize: int, order: str) -> _Shape:
     if order not in ("C", "F"):
         raise ValueError(f"order must be 'C' or 'F' (got {order!r})")
     strides = [0] * len(shape)
@@ -63,13 +72,23 @@ def _strides(shape, itemsize, order):
     return tuple(strides)
 
 
-def _size(shape, itemsize):
+def _size(shape: _Shape, itemsize: int) -> int:
     for length in shape:
         itemsize *= length
     return itemsize
 
 
-def open_array(memory, path, dtype, shape, mode, offset, order, group, block):
+def open_array(
+    memory: Memory,
+    path: Any,
+    dtype: Any,
+    shape: Any,
+    mode: str,
+    offset: int,
+    order: str,
+    group: Group | None,
+    block: int | str | None,
+) -> tuple[RawFile, Memory, str, str, np.dtype[Any], _Shape, _Shape, int, int]:
     """Returns the parts of an `Array`, for the arguments of `numpy.memmap`."""
     dtype, mode = checked_dtype(dtype), checked_mode(mode)
     offset = operator.index(offset)
@@ -80,8 +99,8 @@ def open_array(memory, path, dtype, shape, mode, offset, order, group, block):
     shape = None if shape is None else _checked_shape(shape)
     _strides(shape or (), 1, order)
     if isinstance(path, File):
-        raw, path = path._open(), path.name
-        if mode != "r" and not raw.writable:
+        raw, path, is_writable = path._open(), path.name, path.writable()
+        if mode != "r" and not is_writable:
             raise ValueError(f"{path} is open for reading only; open it with 'r+'")
     else:
         raw, _ = memory._open_raw(path, mode, group, block)
@@ -112,7 +131,9 @@ def open_array(memory, path, dtype, shape, mode, offset, order, group, block):
     return raw, memory, path, mode, dtype, shape, strides, offset, offset
 
 
-def open_npy(memory, path, mode, group, block):
+def open_npy(
+    memory: Memory, path: Any, mode: str, group: Group | None, block: int | str | None
+) -> tuple[RawFile, Memory, str, str, np.dtype[Any], _Shape, _Shape, int, int]:
     """Returns the parts of an `Array`, for a file in the .npy format."""
     mode = checked_mode(mode)
     if mode == "w+":
@@ -122,13 +143,11 @@ def open_npy(memory, path, mode, group, block):
     with File(raw, memory, mode, name=path) as file:
         try:
             version = np.lib.format.read_magic(file)
-            read = {
+            known: dict[tuple[int, int], Any] = {
                 (1, 0): np.lib.format.read_array_header_1_0,
                 (2, 0): np.lib.format.read_array_header_2_0,
-            }.get(version)
-            if read is None:
-                read = _read_later_header
-            shape, is_fortran, dtype = read(file)
+            }
+            shape, is_fortran, dtype = known.get(version, _read_later_header)(file)
         except ValueError as error:
             raise file_error(_EINVAL, f"not a file in the .npy format: {error}", path, 0) from error
         offset = file.tell()
@@ -142,7 +161,8 @@ def open_npy(memory, path, mode, group, block):
     return raw, memory, path, mode, dtype, tuple(shape), strides, offset, offset
 
 
-def _read_later_header(file):
+def _read_later_header(file: File) -> tuple[_Shape, bool, np.dtype[Any]]:
     # Version 3.0 has the header of 2.0 in UTF-8; numpy has no public function for it.
     module = getattr(np.lib, "_format_impl", np.lib.format)
-    return module._read_array_header(file, version=(3, 0))
+    header: tuple[_Shape, bool, np.dtype[Any]] = module._read_array_header(file, version=(3, 0))
+    return header

@@ -1,11 +1,19 @@
 """Reductions by blocks: no more than a block is in memory at a time."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
-_MISSING = np._NoValue
+if TYPE_CHECKING:
+    from ._array import Array
+
+_MISSING: Any = np._NoValue
 
 
-def _axes(axis, ndim):
+def _axes(axis: Any, ndim: int) -> tuple[int, ...]:
     """The axes to reduce, as a sorted tuple of non-negative integers."""
     if axis is None:
         return tuple(range(ndim))
@@ -24,7 +32,29 @@ def _axes(axis, ndim):
 class Reductions:
     """The reductions of an array that is read by blocks."""
 
-    def _reduced(self, function, combine, start, axis, dtype, out, keepdims, options):
+    if TYPE_CHECKING:
+        # What the array has.
+        dtype: property
+        ndim: property
+        shape: property
+        size: property
+
+        def _block_indices(self, size: int | None = None) -> Iterator[tuple[slice, ...]]: ...
+        def _limit_of(self, size: int, what: str) -> None: ...
+        def _part(self, index: tuple[Any, ...]) -> Array: ...
+        def _read(self, out: Any = None) -> Any: ...
+
+    def _reduced(
+        self,
+        function: Callable[..., Any],
+        combine: Callable[..., Any],
+        start: Any,
+        axis: Any,
+        dtype: Any,
+        out: Any,
+        keepdims: bool,
+        options: dict[str, Any],
+    ) -> Any:
         """Combines what `function` makes of each block. `start` is None where the first counts."""
         for name, value in options.items():
             if value is not _MISSING:
@@ -47,11 +77,18 @@ class Reductions:
             whole[target] = part if is_first else combine(whole[target], part)
         return self._result(whole, axes, axis, out, keepdims)
 
-    def _small(self, function, axis, dtype, out, keepdims):
+    def _small(
+        self,
+        function: Callable[..., Any],
+        axis: Any,
+        dtype: Any,
+        out: Any,
+        keepdims: bool,
+    ) -> Any:
         options = {} if out is None else {"out": out}
         return function(self._read(), axis=axis, keepdims=keepdims, dtype=dtype, **options)
 
-    def _result(self, whole, axes, axis, out, keepdims):
+    def _result(self, whole: Any, axes: tuple[int, ...], axis: Any, out: Any, keepdims: bool) -> Any:
         if not keepdims:
             whole = whole.reshape([length for at, length in enumerate(whole.shape) if at not in axes])
         if out is not None:
@@ -59,7 +96,15 @@ class Reductions:
             return out
         return whole if whole.ndim else whole[()]
 
-    def sum(self, axis=None, dtype=None, out=None, keepdims=False, initial=_MISSING, where=_MISSING):
+    def sum(
+        self,
+        axis: Any = None,
+        dtype: Any = None,
+        out: Any = None,
+        keepdims: bool = False,
+        initial: Any = _MISSING,
+        where: Any = _MISSING,
+    ) -> Any:
         """Returns the sum over an axis, or over all."""
         wide, narrow = _wide(self.dtype, dtype, np.add)
         result = self._reduced(
@@ -67,7 +112,15 @@ class Reductions:
         )
         return _narrowed(result, narrow, out)
 
-    def prod(self, axis=None, dtype=None, out=None, keepdims=False, initial=_MISSING, where=_MISSING):
+    def prod(
+        self,
+        axis: Any = None,
+        dtype: Any = None,
+        out: Any = None,
+        keepdims: bool = False,
+        initial: Any = _MISSING,
+        where: Any = _MISSING,
+    ) -> Any:
         """Returns the product over an axis, or over all."""
         wide, narrow = _wide(self.dtype, dtype, np.multiply)
         result = self._reduced(
@@ -75,7 +128,14 @@ class Reductions:
         )
         return _narrowed(result, narrow, out)
 
-    def mean(self, axis=None, dtype=None, out=None, keepdims=False, where=_MISSING):
+    def mean(
+        self,
+        axis: Any = None,
+        dtype: Any = None,
+        out: Any = None,
+        keepdims: bool = False,
+        where: Any = _MISSING,
+    ) -> Any:
         """Returns the mean over an axis, or over all."""
         if not self.size:
             return np.mean(self._read(), axis=axis, dtype=dtype, out=out, keepdims=keepdims)
@@ -90,40 +150,66 @@ class Reductions:
             count *= self.shape[one]
         return _narrowed(np.true_divide(total, count), dtype, out)
 
-    def min(self, axis=None, out=None, keepdims=False, initial=_MISSING, where=_MISSING):
+    def min(
+        self,
+        axis: Any = None,
+        out: Any = None,
+        keepdims: bool = False,
+        initial: Any = _MISSING,
+        where: Any = _MISSING,
+    ) -> Any:
         """Returns the least element along an axis, or of all."""
         options = {"initial": initial, "where": where}
         return self._reduced(_plain(np.min), np.minimum, None, axis, None, out, keepdims, options)
 
-    def max(self, axis=None, out=None, keepdims=False, initial=_MISSING, where=_MISSING):
+    def max(
+        self,
+        axis: Any = None,
+        out: Any = None,
+        keepdims: bool = False,
+        initial: Any = _MISSING,
+        where: Any = _MISSING,
+    ) -> Any:
         """Returns the greatest element along an axis, or of all."""
         options = {"initial": initial, "where": where}
         return self._reduced(_plain(np.max), np.maximum, None, axis, None, out, keepdims, options)
 
-    def any(self, axis=None, out=None, keepdims=False, where=_MISSING):
+    def any(
+        self,
+        axis: Any = None,
+        out: Any = None,
+        keepdims: bool = False,
+        where: Any = _MISSING,
+    ) -> Any:
         """Returns whether any element along an axis, or of all, is true."""
         return self._reduced(_plain(np.any), np.logical_or, False, axis, None, out, keepdims, {"where": where})
 
-    def all(self, axis=None, out=None, keepdims=False, where=_MISSING):
+    def all(
+        self,
+        axis: Any = None,
+        out: Any = None,
+        keepdims: bool = False,
+        where: Any = _MISSING,
+    ) -> Any:
         """Returns whether all elements along an axis, or of all, are true."""
         return self._reduced(_plain(np.all), np.logical_and, True, axis, None, out, keepdims, {"where": where})
 
 
-def _with(function):
-    def call(block, axis, keepdims, dtype, **options):
+def _with(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(block: Any, axis: Any, keepdims: bool, dtype: Any, **options: Any) -> Any:
         return function(block, axis=axis, keepdims=keepdims, dtype=dtype, **options)
 
     return call
 
 
-def _plain(function):
-    def call(block, axis, keepdims, dtype, **options):
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(block: Any, axis: Any, keepdims: bool, dtype: Any, **options: Any) -> Any:
         return function(block, axis=axis, keepdims=keepdims, **options)
 
     return call
 
 
-def _wide(of, dtype, ufunc):
+def _wide(of: np.dtype[Any], dtype: Any, ufunc: np.ufunc) -> tuple[np.dtype[Any], np.dtype[Any]]:
     """The dtype to add blocks up in, and the dtype of the result.
 
     Short floats are added up as doubles: the sum of many blocks would lose what numpy's pairwise sum
@@ -139,7 +225,7 @@ def _wide(of, dtype, ufunc):
     return dtype, dtype
 
 
-def _narrowed(result, dtype, out):
+def _narrowed(result: Any, dtype: np.dtype[Any], out: Any) -> Any:
     if out is not None:
         out[...] = result
         return out

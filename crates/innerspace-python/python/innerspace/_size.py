@@ -1,5 +1,7 @@
 """Sizes as text: `64MiB`, `1.5 GB`, `25%`."""
 
+from __future__ import annotations
+
 import re
 
 _UNITS = {"": 1, "B": 1}
@@ -10,12 +12,12 @@ for _power, _letter in enumerate("KMGTP", start=1):
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
-def parse_size(size):
+def parse_size(size: int | str) -> int:
     """Returns a number of bytes: of an integer, or of text such as "64MiB" or "1.5GB"."""
     if isinstance(size, str):
         match = _SIZE.fullmatch(size)
         unit = match and _UNITS.get(match[2].upper())
-        if not unit:
+        if not match or not unit:
             raise ValueError(f"size {size!r} is not a number with a unit, such as '64MiB' or '1.5GB'")
         return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
     if isinstance(size, bool) or not hasattr(size, "__index__"):
@@ -26,9 +28,10 @@ def parse_size(size):
     return size
 
 
-def show_size(size):
+def show_size(size: float) -> str:
     """Returns a number of bytes as text: 1.5 MiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024 or unit == "GiB":
-            return f"{size:.1f} {unit}" if unit != "B" else f"{size} B"
+            break
         size /= 1024
+    return f"{size:.1f} {unit}" if unit != "B" else f"{size} B"
