@@ -199,6 +199,8 @@ impl Unit {
 pub(crate) enum Budget {
     /// The subject's median is at most this many times the baseline's.
     Ratio(f64),
+    /// The subject's median differs from the baseline's by at most this part of it.
+    Within(f64),
     /// The subject is at least this many times as fast as the baseline.
     Faster(f64),
     /// The subject's median, in the row's unit, is at most this.
@@ -379,6 +381,7 @@ impl Measured {
     pub(crate) fn met(&self) -> Option<bool> {
         match self.budget {
             Budget::Ratio(most) => Some(self.ratio()? <= most),
+            Budget::Within(most) => Some((self.ratio()? - 1.0).abs() <= most),
             Budget::Faster(times) => Some(self.ratio()? <= 1.0 / times),
             Budget::Absolute(most) => Some(self.figures(self.subject)?.median <= most),
             Budget::None => None,
@@ -471,6 +474,11 @@ pub(crate) mod tests {
         assert_eq!(measured(Budget::Ratio(2.5)).ratio(), Some(2.5));
         assert_eq!(measured(Budget::Ratio(2.5)).met(), Some(true));
         assert_eq!(measured(Budget::Ratio(2.4)).met(), Some(false));
+        assert_eq!(measured(Budget::Within(1.5)).met(), Some(true));
+        assert_eq!(measured(Budget::Within(1.4)).met(), Some(false));
+        let swapped = vec![scripted("raw", &[0, 250]), scripted("ours", &[0, 100])];
+        let swapped = row(Budget::Within(0.5), swapped).measure(Plan::full(1));
+        assert_eq!(swapped.unwrap().met(), Some(false), "far below");
         assert_eq!(measured(Budget::Faster(0.4)).met(), Some(true));
         assert_eq!(measured(Budget::Faster(0.5)).met(), Some(false));
         assert_eq!(measured(Budget::Absolute(25.0)).met(), Some(true));

@@ -117,6 +117,7 @@ impl Serialize for Measured {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (budget, budget_of) = match self.budget {
             Budget::Ratio(most) => (Some(most), Some("ratio")),
+            Budget::Within(most) => (Some(1.0 + most), Some("ratio")),
             Budget::Faster(times) => (Some(1.0 / times), Some("ratio")),
             Budget::Absolute(most) => (Some(most), Some("median")),
             Budget::None => (None, None),
@@ -168,6 +169,7 @@ fn write_row(f: &mut fmt::Formatter<'_>, row: &Measured) -> fmt::Result {
     let verdict = |met| if met { "met" } else { "MISSED" };
     let asked = match row.budget {
         Budget::Ratio(most) => format!("at most {most:.1} x {}", row.baseline),
+        Budget::Within(most) => format!("within {:.0} % of {}", most * 100.0, row.baseline),
         Budget::Faster(times) => format!("at least {times:.1} times as fast as {}", row.baseline),
         Budget::Absolute(most) => format!("at most {most:.1} {}", row.unit.name()),
         Budget::None => String::new(),
