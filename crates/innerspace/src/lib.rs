@@ -36,6 +36,9 @@
 //!   nodes, metadata, and what handles, files, spaces and futures have on the heap. It does not
 //!   limit the process. The lists of dirty blocks (tens of bytes each) are outside it, and so are
 //!   the bytes of a [`MemoryStore`](store::MemoryStore).
+//! - **`mlockall` takes several times the limit.** A `Memory` has about four times as many
+//!   addresses as frames. Those without a frame take no memory, unless the process locks all of its
+//!   memory, or the host's pages are larger than 4 KiB.
 //! - **There is no swap.** Anonymous memory and private copies stay until they are unmapped, and
 //!   file blocks stay while they are viewed. When nothing else is left to evict, an operation that
 //!   needs memory fails with a [`LimitError`], or with a [`Fault`] that carries one.
