@@ -128,7 +128,7 @@ calls! {
         };
         defer: |h, x| h.poll(h.space()?.defer(|space| space.fork()), x.conduct());
         ready: |h, x| {
-            let ready = h.space()?.ready(h.at(x), x.len() as u64, x.one_of(&ACCESSES));
+            let ready = h.space()?.ready(h.at(x), x.below(1 << 20), x.one_of(&ACCESSES));
             h.poll(ready, x.conduct())
         };
         accessor: |h, _| h.keep(h.space()?.accessor()?);
@@ -140,7 +140,7 @@ calls! {
     }
     SpaceReady {
         wait_timeout: |h, x| {
-            let mut ready = h.space()?.ready(h.at(x), x.len() as u64, x.one_of(&ACCESSES));
+            let mut ready = h.space()?.ready(h.at(x), x.below(1 << 20), x.one_of(&ACCESSES));
             ready.wait_timeout(Duration::from_millis(1))??
         };
     }
