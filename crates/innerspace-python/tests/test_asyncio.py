@@ -37,6 +37,8 @@ def test_thousands_in_flight_without_a_thread_each(tmp_path):
     file = memory.open(path)
     offsets = np.random.default_rng(4).permutation(8192)[:5000] * 4096
 
+    before = threading.active_count()
+
     async def one(offset):
         assert await file.aread(4096, offset) == data[offset : offset + 4096]
 
@@ -50,8 +52,8 @@ def test_thousands_in_flight_without_a_thread_each(tmp_path):
 
     under_way, mine, system = asyncio.run(main())
     assert under_way > 1000
-    assert mine == threading.active_count() == 1 or mine <= 2
-    assert system < 64
+    # The system's threads are those of the memories that are alive: a few each, whatever is under way.
+    assert mine <= before and system < under_way / 5
     assert memory.stats()["peak"] <= 8 << 20
 
 
