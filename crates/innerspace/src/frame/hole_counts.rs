@@ -76,6 +76,7 @@ impl HoleCounts {
     }
 
     /// Checks the sum of the counts.
+    #[cfg(any(test, feature = "test-util"))]
     pub(super) fn validate(&self, holes: u32) {
         let counted: u32 = self.counts.iter().sum();
         assert!(
