@@ -293,7 +293,6 @@ fn other_processes_read_and_do_not_write() {
     }
 }
 
-/// A thousand branches that are alive, with the parent writing all the time.
 #[test]
 fn a_database_with_branches_keeps_its_kind_of_journal() {
     let folder = tempfile::tempdir().unwrap();
@@ -355,6 +354,7 @@ fn a_branch_of_a_branch_is_not_written_back_over_a_commit() {
     assert_eq!(verify(&first), 2);
 }
 
+/// A thousand branches that are alive, with the parent writing all the time.
 #[test]
 fn a_thousand_branches_live_beside_a_parent_that_writes() {
     let folder = tempfile::tempdir().unwrap();

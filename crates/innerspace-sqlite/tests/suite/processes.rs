@@ -136,18 +136,15 @@ fn a_wal_is_shared_by_two_of_ours() {
     in_turn(test, "WAL", "", ["innerspace", "mapped"], "count 200");
 }
 
-/// The same for half a minute each. `cargo test -p innerspace-sqlite -- --ignored minute`
+/// The same for a minute each. `cargo test -p innerspace-sqlite -- --ignored minute`
 #[test]
-#[ignore = "takes a minute; see CONTRIBUTING.md"]
+#[ignore = "takes two minutes; see CONTRIBUTING.md"]
 fn both_for_a_minute() {
     let test = "processes::both_for_a_minute";
-    let mode = match role() {
-        Some(_) => "DELETE",
-        None => "WAL",
-    };
-    in_turn(test, mode, "", ["unix", "innerspace"], "seconds 30");
+    // The children have their mode from the file.
+    in_turn(test, "WAL", "", ["unix", "innerspace"], "seconds 60");
     if role().is_none() {
-        in_turn(test, "DELETE", "", ["unix", "innerspace"], "seconds 30");
+        in_turn(test, "DELETE", "", ["unix", "innerspace"], "seconds 60");
     }
 }
 
