@@ -93,6 +93,9 @@
 //!   of this VFS closes the file, POSIX takes the locks away from those of SQLite's own. (Other
 //!   processes are not affected. Connections of this VFS among each other are not, either: their
 //!   locks are those of open file descriptions.)
+//! - A program that calls the VFS's `xFullPathname` itself, and a VFS on top of this one, must pass
+//!   names as SQLite does: with the parameters of the URI behind them, as `sqlite3_create_filename()`
+//!   makes them.
 //! - `nolock=1` reads past the memory, because without locks nothing tells what is current.
 
 #![cfg(unix)]
