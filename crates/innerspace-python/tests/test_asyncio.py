@@ -171,3 +171,44 @@ def test_a_loop_takes_its_reactor_along(memory, path):
     del loop
     gc.collect()
     assert gone() is None and len(os.listdir("/proc/self/fd")) <= open_files + 1
+
+
+def test_loops_of_several_threads(memory, path, data):
+    file = memory.open(path)
+    wrong = []
+
+    def run(number):
+        async def main():
+            starts = [(number * 7919 + n * 10_007) % (len(data) - 5000) for n in range(200)]
+            found = await asyncio.gather(*(file.aread(5000, start) for start in starts))
+            return [start for start, one in zip(starts, found) if one != data[start : start + 5000]]
+
+        wrong.extend(asyncio.run(main()))
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong and not any(thread.is_alive() for thread in threads)
+
+
+def test_more_calls_than_the_memory_has_room_for(tmp_path):
+    data = np.random.default_rng(5).bytes(4 << 20)
+    path = tmp_path / "file.bin"
+    path.write_bytes(data)
+    memory = innerspace.Memory("512KiB")
+    file = memory.open(path)
+
+    async def main():
+        starts = range(0, len(data), 4096)
+        found = await asyncio.gather(*(file.aread(4096, start) for start in starts))
+        assert b"".join(found) == data
+        reads = [asyncio.ensure_future(file.aread(4096, start)) for start in starts]
+        await asyncio.sleep(0)
+        for read in reads[::2]:
+            read.cancel()
+        rest = await asyncio.gather(*reads, return_exceptions=True)
+        assert rest[1] == data[4096:8192] and rest[-1] == data[-4096:]
+
+    asyncio.run(asyncio.wait_for(main(), 60))

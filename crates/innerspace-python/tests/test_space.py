@@ -1,5 +1,6 @@
 """Address spaces: mappings, copies, and the exceptions of accesses."""
 
+import doctest
 import os
 import pickle
 import threading
@@ -15,6 +16,13 @@ PAGE = 4096
 @pytest.fixture
 def space(memory):
     return memory.space()
+
+
+def test_the_example_of_the_documentation():
+    from innerspace import _space
+
+    result = doctest.testmod(_space)
+    assert result.attempted > 8 and result.failed == 0
 
 
 def test_anonymous_memory_is_zeros_until_written(memory, space):

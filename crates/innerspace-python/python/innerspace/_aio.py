@@ -25,6 +25,7 @@ class _Reactor:
         self._waiting: dict[int, tuple[Background, asyncio.Future[Any]]] = {}
         self._postponed: deque[asyncio.Future[None]] = deque()
         self._numbers = itertools.count()
+        self._successes = 0
         # The loop has only a weak reference, so that a loop that ends takes its reactor along.
         this = weakref.ref(self)
 
@@ -51,11 +52,15 @@ class _Reactor:
     async def wait(self, make: Callable[[], Background], loop: asyncio.AbstractEventLoop) -> Any:
         """Makes a call that may be made again: one that finds the memory full waits for the others."""
         while True:
+            before = self._successes
             try:
                 return await self.once(make(), loop)
             except LimitError:
                 if not self._waiting:
-                    raise
+                    if self._successes == before:
+                        raise
+                    # Others had the memory when this failed, and have it no longer.
+                    continue
             turn = loop.create_future()
             self._postponed.append(turn)
             try:
@@ -69,11 +74,14 @@ class _Reactor:
         number = next(self._numbers)
         result = call.poll(self._wakeups, number)
         if result is not None:
+            self._successes += 1
             return result[0]
         future = loop.create_future()
         self._waiting[number] = call, future
         try:
-            return await future
+            value = await future
+            self._successes += 1
+            return value
         finally:
             # A cancelled call is dropped, and with it its request.
             del self._waiting[number]
