@@ -154,7 +154,8 @@ impl RemoteOptions {
 
     /// Opens the present version of an object of a client that the program has made. Its own
     /// retries come on top of this crate's; turn them off with
-    /// [`RetryConfig`](object_store::RetryConfig).
+    /// [`RetryConfig`](object_store::RetryConfig). Before a client is made, its TLS needs
+    /// [`install_tls`](crate::install_tls).
     ///
     /// # Errors
     /// [`RemoteError::Settings`], and [`RemoteError::Open`] with the reason.

@@ -74,13 +74,31 @@ pub(crate) fn target(text: &str) -> Result<Target, RemoteError> {
     Ok(Target { store, path, shown })
 }
 
+/// Chooses ring for the TLS of the process, unless the program has chosen a provider before.
+///
+/// This crate's own clients do it by themselves. A program that makes a client of the crate
+/// `object_store`, for [`open_on`](crate::RemoteOptions::open_on) or a
+/// [`CachedObjectStore`](crate::CachedObjectStore), has to call it first, or choose a provider
+/// itself: the client's library panics without one.
+///
+/// ```
+/// use innerspace_object_store::{install_tls, object_store::aws::AmazonS3Builder};
+///
+/// install_tls();
+/// let client = AmazonS3Builder::new().with_bucket_name("bucket").build();
+/// assert!(client.is_ok());
+/// ```
+pub fn install_tls() {
+    // A second call changes nothing.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
 /// Makes a client. Returns `Err(None)` for a kind that is not supported.
 fn store(
     scheme: &ObjectStoreScheme,
     url: &Url,
 ) -> Result<Arc<dyn ObjectStore>, Option<object_store::Error>> {
-    // A second call changes nothing, and a program that chose its TLS earlier keeps it.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    install_tls();
     let retry = RetryConfig {
         max_retries: 0,
         ..RetryConfig::default()
