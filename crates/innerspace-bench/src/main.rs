@@ -20,6 +20,8 @@ mod host;
 mod memory;
 mod page_fault;
 mod page_lock;
+#[cfg(all(target_os = "linux", feature = "remote"))]
+mod remote;
 mod report;
 mod translation;
 mod vma_cache;
@@ -140,6 +142,21 @@ enum TableArguments {
     #[cfg(all(target_os = "linux", feature = "engines"))]
     #[command(hide = true)]
     EnginesChild { task: String },
+    /// Object storage with 20 ms added to each request, beside the bare client; a tier on local
+    /// disk; the memory of 100 files that are read at once
+    #[cfg(all(target_os = "linux", feature = "remote"))]
+    Remote {
+        /// A folder on the disk to measure [default: target below the current folder, if
+        /// that is on a disk, or else the folder for temporary files]
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+        #[command(flatten)]
+        common: CommonArguments,
+    },
+    /// One contender's run of `remote`
+    #[cfg(all(target_os = "linux", feature = "remote"))]
+    #[command(hide = true)]
+    RemoteChild { task: String },
     /// The forms a software TLB may take: prototypes that do not use the library
     Translation {
         #[command(flatten)]
@@ -198,6 +215,10 @@ impl TableArguments {
             TableArguments::Engines { common, .. } => (common.json.as_deref(), &common.only),
             #[cfg(all(target_os = "linux", feature = "engines"))]
             TableArguments::EnginesChild { .. } => (None, ""),
+            #[cfg(all(target_os = "linux", feature = "remote"))]
+            TableArguments::Remote { common, .. } => (common.json.as_deref(), &common.only),
+            #[cfg(all(target_os = "linux", feature = "remote"))]
+            TableArguments::RemoteChild { .. } => (None, ""),
         }
     }
 }
@@ -268,6 +289,12 @@ fn measure(table: &TableArguments) -> Result<(String, Option<Report>), Box<dyn E
         }
         #[cfg(all(target_os = "linux", feature = "engines"))]
         TableArguments::EnginesChild { task } => return Ok((engines::run_child(task)?, None)),
+        #[cfg(all(target_os = "linux", feature = "remote"))]
+        TableArguments::Remote { dir, common } => {
+            remote::table(common.plan(), &common.only, dir.as_deref())?
+        }
+        #[cfg(all(target_os = "linux", feature = "remote"))]
+        TableArguments::RemoteChild { task } => return Ok((remote::run_child(task)?, None)),
         TableArguments::Translation { common, huge_pages } => {
             let pages = if *huge_pages {
                 HostPages::Huge

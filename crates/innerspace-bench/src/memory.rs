@@ -27,18 +27,35 @@ use crate::report::Table;
 /// The number of objects of each kind that are measured. As many exist before.
 const MANY: usize = 4_000;
 
-/// Whether the heap is counted, which is for this table only.
+/// Whether the heap is counted, which is for this table and `remote` only.
 static IS_COUNTING: AtomicBool = AtomicBool::new(false);
 /// The bytes on the heap since counting began.
 static BYTES: AtomicU64 = AtomicU64::new(0);
+/// The most of them at any time.
+static PEAK: AtomicU64 = AtomicU64::new(0);
 
 /// The system's allocator, which counts when it is told to.
 pub(crate) struct Counting;
 
 fn count(bytes: usize) {
     if IS_COUNTING.load(Ordering::Relaxed) {
-        BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
+        let bytes = bytes as u64;
+        let now = BYTES
+            .fetch_add(bytes, Ordering::Relaxed)
+            .wrapping_add(bytes);
+        // What was there before counting began may be freed meanwhile.
+        PEAK.fetch_max(now.cast_signed().max(0) as u64, Ordering::Relaxed);
     }
+}
+
+/// Does some work, and returns the most bytes that were on the heap meanwhile, beyond those from
+/// before.
+#[cfg(all(target_os = "linux", feature = "remote"))]
+pub(crate) fn peak_of<T>(work: impl FnOnce() -> T) -> (T, u64) {
+    IS_COUNTING.store(true, Ordering::Relaxed);
+    let done = work();
+    IS_COUNTING.store(false, Ordering::Relaxed);
+    (done, PEAK.load(Ordering::Relaxed))
 }
 
 // SAFETY: every call is the system allocator's.

@@ -14,6 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::rows::{Contender, Work};
@@ -54,7 +55,8 @@ pub(crate) struct Taken {
     pub(crate) unlimited: Option<String>,
 }
 
-type Line = Result<Taken, String>;
+/// What a child prints.
+pub(crate) type Line<T> = Result<T, String>;
 
 /// Measures `work`.
 pub(crate) fn timed(work: impl FnOnce() -> Fallible) -> Fallible<Taken> {
@@ -145,7 +147,7 @@ pub(crate) fn answer(
         Some(path) => join(path).map_err(|error| format!("{path:?}: {error}")),
         None => Ok(()),
     };
-    let mut line: Line = work().map_err(|error| error.to_string());
+    let mut line: Line<Taken> = work().map_err(|error| error.to_string());
     if let Ok(taken) = &mut line {
         taken.unlimited = joined.err();
     }
@@ -160,7 +162,7 @@ impl Task {
 }
 
 /// Starts this program again with a task, and waits for its figures; an interrupt kills it.
-pub(crate) fn start(subcommand: &str, task: &impl Serialize) -> Fallible<Taken> {
+pub(crate) fn start<T: DeserializeOwned>(subcommand: &str, task: &impl Serialize) -> Fallible<T> {
     let child = Command::new(std::env::current_exe()?)
         .arg(subcommand)
         .arg(serde_json::to_string(task)?)
@@ -184,7 +186,7 @@ pub(crate) fn start(subcommand: &str, task: &impl Serialize) -> Fallible<Taken> 
     if let Some(mut output) = child.0.stdout.take() {
         output.read_to_end(&mut line)?;
     }
-    let line: Line = serde_json::from_slice(&line)?;
+    let line: Line<T> = serde_json::from_slice(&line)?;
     Ok(line?)
 }
 
