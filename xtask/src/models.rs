@@ -16,7 +16,7 @@ const MIRI_CAN: [&str; 5] = [
     "sync::",
     "sys::lock_byte::",
     "group::",
-    "space::translate::layout_tests::",
+    "space::tlb::layout_tests::",
 ];
 
 /// Runs the models of one checker: those unit tests, in a build for it, that have the checker's

@@ -16,6 +16,7 @@ pub const PAGE_SHIFT: u32 = 12;
 pub const PAGE_SIZE: usize = 1 << PAGE_SHIFT;
 
 /// Returns the first number of a range, and the number after its last; `None` for an open end.
+#[inline]
 pub(crate) fn start_and_end(range: &impl RangeBounds<u64>) -> (u64, Option<u64>) {
     let start = match range.start_bound() {
         Bound::Included(start) => *start,

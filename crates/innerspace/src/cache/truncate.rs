@@ -14,6 +14,7 @@ use std::ops::Range;
 use crate::cache::core::FileCore;
 use crate::cache::core::locks::InvalidateGuard;
 use crate::cache::core::store_probe::MAX_SIZE;
+use crate::cache::dirty::marks::mark_dirty;
 use crate::cache::dirty::punch::{make_room_for_punch, punch_again, punch_store};
 use crate::cache::dirty::sync::{sync_store, take_doubted_back};
 use crate::cache::dirty::sync_file::wait_written;
@@ -266,7 +267,7 @@ fn show_what_is_left(core: &FileCore, mut batch: Vec<Locked<'_>>) {
     let is_unsynced = |one: &Locked<'_>| core.dirty().is_unsynced(one.block());
     let (kept, gone): (Vec<_>, Vec<_>) = batch.into_iter().partition(is_unsynced);
     for one in kept {
-        core.mark_dirty(one.block(), one.frame());
+        mark_dirty(core, one.block(), one.frame());
     }
     drop_batch(core, gone);
 }

@@ -79,7 +79,7 @@ impl DaxCore {
         cut
     }
 
-    /// Makes a range zeros, and gives its whole pages back to the device. Waits for pins until
+    /// Fills a range with zeros, and gives its whole pages back to the device. Waits for pins until
     /// `until`, or without limit for `None`.
     pub(super) fn punch(&self, bytes: Range<u64>, until: Option<Instant>) -> Result<(), DaxError> {
         self.check_writable(bytes.start)?;

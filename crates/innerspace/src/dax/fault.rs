@@ -263,7 +263,7 @@ impl DaxCore {
         entry.size() == Size::Large && host_page_size() == PAGE_SIZE
     }
 
-    /// Makes the host provide room for stores to these pages of the file, whose blocks begin at
+    /// Makes the host provide room for stores to these pages of the file. Their blocks begin at
     /// `block`. Without that room, a store could end the process with a signal.
     fn make_storable(&self, page: u64, block: u64, pages: u64) -> Result<(), DaxError> {
         let (at, len) = (block << PAGE_SHIFT, pages << PAGE_SHIFT);

@@ -8,18 +8,19 @@ use std::time::Duration;
 use super::core::{DaxCore, DaxSetup, MAX_SIZE, Parts};
 use super::cut::patience;
 use super::device::DaxDevice;
-use super::entry::{Content, Size};
+use super::entry::Content;
 use super::error::{DaxAction, DaxError, DaxFeature};
 use super::extents::{IdentityMap, ScatteredMap};
 use super::open::HostFile;
-use super::stripes::{Count, STRIPES};
+use super::stats::DaxStats;
+use super::stripes::STRIPES;
 use crate::cache::{Cache, Cursor, ErrorCursor, FaultKind, FileAccess, Wait, positioned};
 use crate::exec::reentry::FileLocked;
 use crate::frame::deadline;
 use crate::group::{Group, HeapBytes, MayReclaim};
 use crate::store::{Locked, shown_name};
 use crate::sync::Arc;
-use crate::units::{ByteSize, Grouped, PAGE_SHIFT, PAGE_SIZE, PageCount, start_and_end};
+use crate::units::{PAGE_SHIFT, PAGE_SIZE, start_and_end};
 
 /// The least address space that a writable host file takes by default. With addresses of 47 bits
 /// there is room for two thousand such files.
@@ -83,59 +84,6 @@ struct Ending(Arc<Cache>);
 impl Drop for Ending {
     fn drop(&mut self) {
         self.0.flush_if_abandoned();
-    }
-}
-
-/// Statistics of a direct-access file. Sizes are in pages of 4 KiB, unless they say bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct DaxStats {
-    /// The length in bytes.
-    pub len: u64,
-    /// Pages of memory that the file's entries take.
-    pub tables: PageCount,
-    /// Pages of blocks with stores that no sync has covered.
-    pub dirty: PageCount,
-    /// Pages of holes that are, or may be, mapped as the zero frame.
-    pub zero: PageCount,
-    /// Pages of blocks with an entry.
-    pub present: PageCount,
-    /// Ranges that are pinned.
-    pub pins: u64,
-    /// Faults in mappings of the file.
-    pub faults: u64,
-    /// Faults that mapped 2 MiB in one step.
-    pub large_faults: u64,
-    /// Faults that tried to map 2 MiB in one step and mapped a page instead.
-    pub fallbacks: u64,
-    /// Faults that mapped the zero frame.
-    pub zero_faults: u64,
-    /// Holes of 2 MiB that were split for a store to one page.
-    pub downgrades: u64,
-    /// Pages that were allocated.
-    pub allocated: PageCount,
-    /// Bytes that were flushed.
-    pub flushed: u64,
-}
-
-impl std::fmt::Display for DaxStats {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{}; pages: {} present, {} dirty, {} zero, {} of tables; {} faults, {} of them large, {} fell back; {} allocated, \
-             {} flushed",
-            ByteSize(self.len),
-            Grouped(self.present.0),
-            Grouped(self.dirty.0),
-            Grouped(self.zero.0),
-            Grouped(self.tables.0),
-            Grouped(self.faults),
-            Grouped(self.large_faults),
-            Grouped(self.fallbacks),
-            Grouped(self.allocated.0),
-            ByteSize(self.flushed)
-        )
     }
 }
 
@@ -508,41 +456,7 @@ impl DaxFile {
 
     /// Returns statistics of the file. Walks all entries, so the cost grows with their number.
     pub fn stats(&self) -> DaxStats {
-        let core = &self.0.core;
-        let read = |count| core.counts.sum(count);
-        let mut stats = DaxStats {
-            len: core.size(),
-            tables: PageCount(core.entries.node_count()),
-            pins: core.pins.len() as u64,
-            faults: read(Count::Faults),
-            large_faults: read(Count::LargeFaults),
-            fallbacks: read(Count::Fallbacks),
-            zero_faults: read(Count::ZeroMaps),
-            downgrades: read(Count::Downgrades),
-            allocated: PageCount(read(Count::Allocated)),
-            flushed: read(Count::Flushed),
-            ..DaxStats::default()
-        };
-        let mut page = 0;
-        while let Some(found) = core.entries.next(page, u64::MAX >> PAGE_SHIFT, |_, _| true) {
-            page = found + 1;
-            let Some(entry) = core.entries.peek(found) else {
-                continue;
-            };
-            if entry.size() == Size::Large {
-                page = super::grab::range_start(found) + Size::Large.pages();
-            }
-            let pages = PageCount(entry.size().pages());
-            match entry.content() {
-                Content::Block(_) => stats.present += pages,
-                Content::Zero => stats.zero += pages,
-                Content::Empty => {}
-            }
-            if entry.is_dirty() {
-                stats.dirty += pages;
-            }
-        }
-        stats
+        DaxStats::of(&self.0.core)
     }
 
     /// Clips a range to the file's current length: an open end is the end of the file.

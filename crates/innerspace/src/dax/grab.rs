@@ -187,7 +187,7 @@ pub(super) fn step(
     }
 }
 
-/// Locks a word that was read, unlocked, as `now`.
+/// Locks a word that was just read and was unlocked: `now`.
 fn take(word: &impl SharedWord, now: u64, entry: Entry, place: WordAt, first: u64) -> Step {
     // WAITERS stays set: when this holder unlocks, it wakes those that are left in the queue.
     let locked = if now == 0 {

@@ -76,6 +76,7 @@ mod nonblocking;
 mod open;
 mod pins;
 mod reference;
+mod stats;
 mod stripes;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
@@ -91,6 +92,7 @@ pub use device::{DaxDevice, Durability};
 pub(crate) use entry::LARGE_PAGES;
 pub use error::{DaxAction, DaxError, DaxFeature, PinHolder};
 pub(crate) use fault::{DaxPages, Reach};
-pub use file::{DaxFile, DaxPin, DaxStats};
+pub use file::{DaxFile, DaxPin};
 pub(crate) use io::pieces;
 pub(crate) use reference::{DaxRef, WeakDaxRef};
+pub use stats::DaxStats;

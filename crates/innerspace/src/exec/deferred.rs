@@ -128,8 +128,8 @@ impl Deferred {
         lane.push(Turn::Shared, Box::new(job))
     }
 
-    /// Queues a call for a caller of [`Deferred::take`]. If the call concerns a file, `of` is the
-    /// file's number. Never waits.
+    /// Queues a call, which whoever calls [`Deferred::take`] will make. If the call concerns a
+    /// file, `of` is the file's number. Never waits.
     pub(crate) fn queue(&self, of: Option<u32>, call: Call) {
         let open = Open::begin(&self.left);
         self.left.state.lock().queue.push_back((of, open, call));

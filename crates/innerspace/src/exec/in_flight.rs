@@ -26,8 +26,8 @@ use crate::sync::{Arc, Condvar, Mutex, thread};
 /// The requests of one file.
 pub(crate) struct InFlight<W> {
     table: Mutex<Table<W>>,
-    /// Notified when a request has left the table, or its work was queued. Without threads, also
-    /// when a block was filled for which a thread may wait.
+    /// Notified when a request has left the table, or its work was queued. Without threads, it is
+    /// also notified when a block has been filled, because a thread may be waiting for that block.
     changed: Condvar,
 }
 

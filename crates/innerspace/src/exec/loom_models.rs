@@ -161,7 +161,7 @@ fn a_waiter_and_a_worker_share_a_lane() {
     });
 }
 
-/// If jobs that hang hold all threads, a lane of which no job runs gets one more thread.
+/// If hanging jobs occupy all threads, a lane with no running job gets one more thread.
 // spec: R9
 #[test]
 fn a_lane_that_hangs_keeps_no_other_from_its_turn() {

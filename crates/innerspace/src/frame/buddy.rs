@@ -29,8 +29,8 @@ pub(super) struct Buddy {
     /// The free blocks of each order. A list has first the blocks that begin below `untouched`,
     /// then the others in ascending order.
     lists: [FrameList; MAX_ORDER as usize + 1],
-    /// The number after that of the last frame that was free at first. The rest of the arena is
-    /// holes ([`super::window`]).
+    /// The number that follows that of the last frame that was free at the beginning. The rest of
+    /// the arena is holes ([`super::window`]).
     end: u32,
     /// The number of frames in the lists.
     free: u32,
@@ -95,8 +95,8 @@ impl Buddy {
         Some(self.take_from(metas, list, order))
     }
 
-    /// Takes a block of this order from the list `list`, whose order is at least as large and which
-    /// is not empty. If the block taken begins in used memory, no list of an order in between has
+    /// Takes a block of this order from the list `list`, which is not empty and whose order is at
+    /// least as large. If the block taken begins in used memory, no list of an order in between has
     /// such a block. Otherwise no list in between has a lower block.
     fn take_from(&mut self, metas: &[Meta], list: u8, order: u8) -> FrameId {
         let first = self.lists[usize::from(list)].pop_front(metas);

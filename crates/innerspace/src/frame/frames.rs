@@ -23,8 +23,8 @@ use crate::sync::raw::AtomicU64;
 use crate::sys::copy::{self, Quarter};
 use crate::{FrameId, Grouped, PAGE_SHIFT, PAGE_SIZE};
 
-/// Addresses for windows, for each usable frame. They cost nothing but addresses; model checkers
-/// make the metadata of each.
+/// How many frames' worth of addresses windows may take, for each usable frame. They cost nothing
+/// but addresses, except under model checkers, which create the metadata of every frame.
 const HOLES_PER_FRAME: u32 = if cfg!(any(shuttle, miri)) { 1 } else { 3 };
 
 /// The number of frames whose metadata shares a page.

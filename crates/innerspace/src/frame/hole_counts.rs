@@ -14,7 +14,7 @@ pub(super) struct HoleCounts {
 }
 
 impl HoleCounts {
-    /// Makes the counts for `all` frames, of which those from `end` on are holes.
+    /// Makes the counts for `all` frames. Those from `end` on are holes.
     pub(super) fn new(all: u32, end: u32, order: u8) -> HoleCounts {
         let mut counts = HoleCounts {
             counts: vec![0; all.div_ceil(1 << order) as usize].into(),
@@ -64,7 +64,7 @@ impl HoleCounts {
         }
     }
 
-    /// Calls `each` with each part of some frames in which all are holes.
+    /// Calls `each` with each part of `frames` that has only holes.
     pub(super) fn all_holes(&self, frames: &Range<u32>, mut each: impl FnMut(Range<u32>)) {
         let is_empty = |number: &u32| {
             let part = self.part(*number);

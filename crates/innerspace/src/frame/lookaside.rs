@@ -4,7 +4,7 @@
 //! frame's own tag proves a guess ([`super::tag`]). A wrong guess costs one look at a frame's
 //! metadata before the walk, and the walk notes what it found.
 //!
-//! **Words**: each tag has one word, chosen by its lower bits. Tags whose distance is a multiple of
+//! **Words**: each tag has one word, chosen by its lower bits. Tags that differ by a multiple of
 //! the number of words share a word. Blocks that lie together do not share words, as long as there
 //! are no more of them than frames. Of blocks picked at random among many more, up to a third do.
 //!
@@ -24,14 +24,14 @@ use super::zeroed_array::ZeroedArray;
 use crate::sync::raw::{AtomicU32, Ordering};
 use crate::units::FrameId;
 
-/// The number of tags for which a word of the second table stands.
+/// The number of tags that share a word of the second table.
 const RUN: u64 = 16;
 
 /// The maximum size in bytes of the tables for each frame: twice a word and its share of a run,
 /// because table sizes are powers of two.
 pub(crate) const LOOKASIDE_BYTES_PER_FRAME: u64 = 2 * size_of::<AtomicU32>() as u64 + 1;
 
-/// The initial value of a run, of which nothing was noted.
+/// The initial value of a run: nothing is noted about it yet.
 const UNKNOWN: u32 = 0;
 /// The value of a run whose blocks are not in consecutive frames.
 const MIXED: u32 = 1;

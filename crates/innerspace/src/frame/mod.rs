@@ -86,6 +86,8 @@ mod wait_table;
 #[cfg(not(loom))]
 mod window;
 #[cfg(not(loom))]
+mod writing;
+#[cfg(not(loom))]
 mod zeroed_array;
 
 #[cfg(not(loom))]
@@ -112,7 +114,7 @@ pub(crate) use meta::{Kind, Meta, Uses};
 #[cfg(not(loom))]
 pub(crate) use owned::OwnedFrame;
 #[cfg(not(loom))]
-pub(crate) use pinned::{Filling, Fills, Grip, Guessed, Here, Pinned, Taken, ViewOwner, Writing};
+pub(crate) use pinned::{Grip, Guessed, Here, Pinned, Taken, ViewOwner};
 #[cfg(not(loom))]
 pub(crate) use row::{Next, Row};
 #[cfg(not(loom))]
@@ -121,3 +123,5 @@ pub(crate) use tag::{HeldOf, TAGGED_BYTES, Tag, Tags};
 pub(crate) use wait_table::{Bit, SleepEnd, Sleeper};
 #[cfg(not(loom))]
 pub(crate) use window::Window;
+#[cfg(not(loom))]
+pub(crate) use writing::{Filling, Fills, Writing};

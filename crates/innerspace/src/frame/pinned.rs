@@ -1,29 +1,15 @@
-//! The bytes of published frames: reading them as a slice, writing them, and the hold that makes
-//! each of these sound.
-//!
-//! | type | relies on | gives |
-//! |---|---|---|
-//! | [`Pinned`] | a view in the hold word | `&[u8]` that never changes |
-//! | [`Writing`] | the WRITER bit: no view is alive and none can be taken | stores |
-//! | [`Filling`] | LOCKED and not UPTODATE: no other thread reads the bytes | `&mut [u8]` |
-//! | [`Frames::copy_out`] | a reference | a copy: possibly torn, never undefined |
-//!
-//! The cache decides when each of these may be taken. This module only keeps slices and stores
-//! apart. Page-table translations read and write by the primitives of `sys`, which may overlap with
-//! [`Writing`] and [`Frames::copy_out`]. They never meet a slice, because a view forbids write
-//! translations (WMAPPED).
+//! Views: the bytes of a published block as a slice that never changes, because the view is counted
+//! in the block's hold word. The other ways to the bytes are in [`super::writing`].
 
 use std::fmt;
 use std::hint::cold_path;
-use std::io::IoSliceMut;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 
-use super::{FlagSet, FrameOffset, Frames, HeldOf, Meta, PutView, ReadEnd, Tag, Uses};
+use super::{FlagSet, FrameOffset, Frames, HeldOf, Meta, PutView, Tag, Uses};
 use crate::sync::Arc;
-use crate::sys::copy;
 use crate::units::{FrameId, PAGE_SIZE};
 
 /// The owner of views: it has an arena, and frees frames that are no longer held. It is shared in
@@ -346,6 +332,13 @@ impl<K: ViewOwner> Pinned<K> {
         }
     }
 
+    /// Returns the record of uses of the view's block, or `None` if the view is of no block.
+    pub(crate) fn uses(&self) -> Option<&Uses> {
+        // SAFETY: the metadata belongs to the owner's arena, which lives as long as the view's
+        // bytes.
+        self.block.map(|meta| unsafe { &meta.as_ref().uses })
+    }
+
     /// Returns how the bytes are kept, for people.
     pub(crate) fn kind(&self) -> &'static str {
         match self.block {
@@ -485,211 +478,5 @@ unsafe fn notify_owner<K: ViewOwner>(meta: NonNull<Meta>, owner: *const ()) {
 impl<K: ViewOwner> fmt::Debug for Pinned<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Pinned({} bytes)", self.bytes.len())
-    }
-}
-
-/// The right to store to a cached block that has no views. Its holder has the block's lock.
-pub(crate) struct Writing<'f> {
-    frames: &'f Frames,
-    frame: FrameId,
-    size: usize,
-}
-
-impl<'f> Writing<'f> {
-    /// Starts writing. Returns `None` while the block has views.
-    pub(crate) fn begin(frames: &'f Frames, frame: FrameId) -> Option<Writing<'f>> {
-        let meta = frames.meta(frame);
-        let both = FlagSet::LOCKED | FlagSet::UPTODATE;
-        debug_assert!(
-            meta.flags.load().contains(both),
-            "I7: {frame:?} is written without its lock"
-        );
-        let size = PAGE_SIZE << meta.order();
-        // Not `then_some`: it would make the guard even on failure, and dropping that guard would
-        // end the write of another thread.
-        if meta.hold.try_begin_write() {
-            Some(Writing {
-                frames,
-                frame,
-                size,
-            })
-        } else {
-            None
-        }
-    }
-
-    /// Stores `bytes` at `offset` in the block.
-    pub(crate) fn write(&mut self, offset: usize, bytes: &[u8]) {
-        assert!(
-            offset <= self.size && bytes.len() <= self.size - offset,
-            "outside the block"
-        );
-        // SAFETY: the bytes are inside the block, of which no slice exists (WRITER excludes views).
-        // `bytes` is a slice, so it is no part of the block.
-        unsafe { copy::copy_out(self.frames.host(self.frame).add(offset), bytes) }
-    }
-
-    /// Stores zeros into `range` of the block.
-    pub(crate) fn zero(&mut self, range: Range<usize>) {
-        assert!(
-            range.start <= range.end && range.end <= self.size,
-            "outside the block"
-        );
-        let start = self.frames.host(self.frame);
-        // SAFETY: as in `write`.
-        unsafe { copy::fill(start.add(range.start), 0, range.end - range.start) }
-    }
-}
-
-impl Drop for Writing<'_> {
-    fn drop(&mut self) {
-        self.frames.meta(self.frame).hold.end_write();
-    }
-}
-
-/// The right to fill a block that was published locked and not up to date. Other threads can find
-/// the block, but not read it.
-pub(crate) struct Filling<'f> {
-    frames: &'f Frames,
-    frame: FrameId,
-}
-
-impl<'f> Filling<'f> {
-    /// Takes over the right to fill. The caller has just published the frame locked, and adopts it
-    /// only once.
-    pub(crate) fn adopt(frames: &'f Frames, frame: FrameId) -> Filling<'f> {
-        let flags = frames.meta(frame).flags.load();
-        let right = flags.contains(FlagSet::LOCKED) && !flags.contains(FlagSet::UPTODATE);
-        assert!(right, "I7: {frame:?} is not being filled: {flags:?}");
-        Filling { frames, frame }
-    }
-
-    /// Returns the block's bytes.
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        let size = PAGE_SIZE << self.frames.meta(self.frame).order();
-        // SAFETY: the bytes are inside the arena. While the block is locked and not up to date only
-        // the filler uses its bytes: `Pinned` and `copy_out` check UPTODATE, and translations are
-        // made only of up-to-date blocks. `&mut self` makes this the only slice.
-        unsafe { std::slice::from_raw_parts_mut(self.frames.host(self.frame), size) }
-    }
-
-    /// Ends the filling: sets UPTODATE and unlocks in one step.
-    pub(crate) fn finish(self) {
-        self.frames.end_read(self.frame, ReadEnd::Filled);
-    }
-}
-
-/// The right to fill blocks that were published locked and not up to date, as a value that may
-/// outlive the call that made it and go to another thread. Dropping it, or taking it apart, does
-/// not change the blocks.
-pub(crate) struct Fills<K: ViewOwner> {
-    owner: Arc<K>,
-    /// The blocks' first frames, in the order of the blocks.
-    blocks: Vec<FrameId>,
-    /// The size of each block.
-    block_bytes: usize,
-}
-
-impl<K: ViewOwner> Pinned<K> {
-    /// Returns the record of uses of the view's block, or `None` if the view is of no block.
-    pub(crate) fn uses(&self) -> Option<&Uses> {
-        // SAFETY: the metadata belongs to the owner's arena, which lives as long as the view's
-        // bytes.
-        self.block.map(|meta| unsafe { &meta.as_ref().uses })
-    }
-}
-
-impl<K: ViewOwner> Fills<K> {
-    /// Takes over the right to fill. The caller has published the blocks locked, and adopts them
-    /// only once.
-    pub(crate) fn adopt(owner: &Arc<K>, blocks: Vec<FrameId>, block_bytes: usize) -> Fills<K> {
-        for block in &blocks {
-            let meta = owner.frames().meta(*block);
-            let flags = meta.flags.load();
-            let right = flags.contains(FlagSet::LOCKED) && !flags.contains(FlagSet::UPTODATE);
-            assert!(right, "I7: {block:?} is not being filled: {flags:?}");
-            assert_eq!(PAGE_SIZE << meta.order(), block_bytes, "{block:?}");
-        }
-        Fills {
-            owner: owner.clone(),
-            blocks,
-            block_bytes,
-        }
-    }
-
-    /// Returns the blocks' first frames.
-    pub(crate) fn blocks(&self) -> &[FrameId] {
-        &self.blocks
-    }
-
-    /// Returns the number of bytes of all blocks.
-    pub(crate) fn len(&self) -> usize {
-        self.blocks.len() * self.block_bytes
-    }
-
-    /// Returns the bytes of a range of the concatenated blocks, in as few pieces as their addresses
-    /// allow.
-    pub(crate) fn slices_mut(&mut self, bytes: Range<usize>) -> Vec<IoSliceMut<'_>> {
-        assert!(bytes.end <= self.len(), "outside the blocks");
-        let mut slices: Vec<IoSliceMut<'_>> = Vec::new();
-        let mut at = bytes.start;
-        while at < bytes.end {
-            let first = at / self.block_bytes;
-            let inside = at % self.block_bytes;
-            let pages = (self.block_bytes / PAGE_SIZE) as u32;
-            let neighbours = self.blocks[first..]
-                .windows(2)
-                .take_while(|pair| pair[0].0 + pages == pair[1].0);
-            let whole = (neighbours.count() + 1) * self.block_bytes;
-            let len = (whole - inside).min(bytes.end - at);
-            let start = self.owner.frames().host(self.blocks[first]);
-            // SAFETY: the bytes are inside the arena, which the owner keeps, because the frames of
-            // these blocks follow each other in it. While a block is locked and not up to date only
-            // its filler uses its bytes (see `Filling`), and that is this value. `&mut self`, and
-            // ranges that do not overlap, make these the only slices.
-            let slice = unsafe { std::slice::from_raw_parts_mut(start.add(inside), len) };
-            slices.push(IoSliceMut::new(slice));
-            at += len;
-        }
-        slices
-    }
-}
-
-impl Frames {
-    /// Copies bytes from `offset` in the block at `frame` on. The caller holds the block and found
-    /// it up to date. Bytes that are written meanwhile may be torn.
-    pub(crate) fn copy_out(&self, frame: FrameId, offset: usize, into: &mut [u8]) {
-        let meta = self.meta(frame);
-        debug_assert!(
-            meta.flags.load().contains(FlagSet::UPTODATE),
-            "{frame:?} is not filled"
-        );
-        let size = PAGE_SIZE << meta.order();
-        assert!(
-            offset <= size && into.len() <= size - offset,
-            "outside the block"
-        );
-        // SAFETY: the bytes are inside the arena; `into` is an exclusive slice, so it is no part of
-        // the arena.
-        unsafe { copy::copy_in(into, self.host(frame).add(offset)) }
-    }
-}
-
-#[cfg(test)]
-mod for_tests {
-    use super::*;
-
-    impl Frames {
-        /// Stores to a block as a page-table translation would, with no guard at all.
-        pub(crate) fn store_for_test(&self, frame: FrameId, offset: usize, bytes: &[u8]) {
-            let size = PAGE_SIZE << self.meta(frame).order();
-            assert!(
-                offset <= size && bytes.len() <= size - offset,
-                "outside the block"
-            );
-            // SAFETY: the bytes are inside the arena, and the test holds a translation that allows
-            // stores.
-            unsafe { copy::copy_out(self.host(frame).add(offset), bytes) }
-        }
     }
 }

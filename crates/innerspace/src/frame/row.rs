@@ -210,7 +210,7 @@ impl<K: ViewOwner> Pinned<K> {
         put_view(owner, FrameId(first.0 + 1));
     }
 
-    /// Whether it is of several blocks.
+    /// Whether this is a view of several blocks.
     pub(super) fn is_row(&self) -> bool {
         self.row_owner().is_some()
     }

@@ -39,7 +39,7 @@ pub(crate) const TAGGED_BYTES: u64 = 1 << (BLOCK_BITS + PAGE_SHIFT);
 pub(crate) struct Tag(pub(super) u64);
 
 impl Tag {
-    /// The tag of a frame that is in no index, or in that of a file without tags.
+    /// The tag of a frame that is in no index, or in the index of a file without tags.
     pub(crate) const NONE: Tag = Tag(0);
 
     /// Returns whether a frame may have this tag. `false` for a block of a file without tags.

@@ -351,7 +351,7 @@ impl WaitTable {
         }
     }
 
-    /// Returns how often a waiter may be passed.
+    /// Returns how often a waiter may be overtaken.
     #[inline]
     pub(super) fn patience(&self) -> u32 {
         self.patience

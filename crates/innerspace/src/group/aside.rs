@@ -2,7 +2,7 @@
 //!
 //! They are charged to the group until they are lent to a request, of any group, and become part of
 //! its charge. From then on their room is kept: a page that is given back to one of their groups
-//! can be charged again only here, as long as as many are lent. So what was set aside is there
+//! can be charged again only here, while that many are lent. So what was set aside is there
 //! again when the requests that it was lent to have ended, however much others want.
 
 use super::counters::Ceiling;
@@ -55,7 +55,7 @@ impl SetAside {
         charge.ok()
     }
 
-    /// Charges again for what was lent, as far as the room for it is there.
+    /// Charges again for what was lent, as far as there is room.
     fn refill(&self, tree: &GroupTree) {
         let group = self.group.id();
         let page = PageCount(1);
@@ -106,7 +106,7 @@ impl GroupTree {
         }
     }
 
-    /// Charges pages whose room is kept; false if there is none yet.
+    /// Charges pages for which room is kept. Returns false if there is none yet.
     fn charge_kept(&self, group: GroupId, pages: PageCount) -> bool {
         let stocked = self.stocks.count(thread_number(), group);
         let added = self.add_levels(group, None, pages, Ceiling::Kept, stocked);

@@ -290,7 +290,7 @@ impl Holders {
 /// Why a group could not be deleted. The handles see to it that none of this happens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NotDeleted {
-    /// The group does not exist, or no longer.
+    /// The group does not exist, or no longer exists.
     Gone,
     /// The group has groups below it, which have to be deleted first.
     HasChildren,

@@ -252,7 +252,7 @@ impl OpenFiles {
     }
 
     /// Returns the table of files, locked, and the file that is open as `identity`. A file whose
-    /// last handle is gone may still be writing, and have its store locked. The call waits for such
+    /// last handle was dropped may still be writing, with its store locked. The call waits for such
     /// a file with the table unlocked, because stores are called meanwhile.
     fn look_for(&self, cache: &Cache, identity: Identity) -> (Files<'_>, Option<Listed>) {
         loop {

@@ -52,7 +52,7 @@ pub use self::stats::{LimitParts, MemoryStats};
 
 /// A memory manager with a hard limit: cached files, memory groups and address spaces.
 ///
-/// A handle of it reaches every group. Do not give one to a tenant that must not reach the others;
+/// Every handle reaches every group. Do not give one to a tenant that must not reach the others;
 /// give it what was opened and made for its [`Group`].
 ///
 /// Dropping the last handle of the memory waits for work that was left to its threads: closing

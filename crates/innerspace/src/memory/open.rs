@@ -7,9 +7,7 @@ use thiserror::Error;
 
 use super::Memory;
 use super::files::{Found, Listed, OpenFile};
-use crate::cache::{
-    FileAccess, FileError, FileInner, FileOptions, PagedFile, StoreProbe, WriteOrder,
-};
+use crate::cache::{FileAccess, FileError, FileOptions, PagedFile, StoreProbe, WriteOrder};
 use crate::group::{FileBlocks, Group, GroupError, HeapBytes, MayReclaim};
 use crate::stats::tell;
 use crate::store::{self, CacheMode, Create, FileLock, Locked, Opened, Store};
@@ -235,7 +233,7 @@ impl FileOpener {
         };
         let Some(identity) = store.identity() else {
             let heap = self.charge(&|| store.name())?;
-            let file = FileInner::open(&inner.cache, store, &self.options)?;
+            let file = PagedFile::open(&inner.cache, store, &self.options)?;
             file.core().keep(Box::new(heap));
             return Ok(told(file));
         };
@@ -251,7 +249,7 @@ impl FileOpener {
                 Found::Nothing(files) => files,
             };
             if files.is_opening(identity, &mark) {
-                let file = FileInner::over(&inner.cache, asked, &self.options);
+                let file = PagedFile::over(&inner.cache, asked, &self.options);
                 let open = OpenFile::cached(&file);
                 inner.files.note_open(&mut files, identity, open, heap);
                 drop(files);
@@ -353,7 +351,7 @@ impl FileOpener {
         let make = |locked: Locked<'_>| {
             let heap = heap?;
             let store = Arc::new(locked.into_store(self.cache_mode)?);
-            let file = FileInner::open(&inner.cache, store, &self.options)?;
+            let file = PagedFile::open(&inner.cache, store, &self.options)?;
             let open = OpenFile::cached(&file);
             Ok((file, open, heap))
         };

@@ -6,7 +6,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 
 use super::{KnownSince, Store, StoreError};
 
-/// Repeats a call of a store as long as it is interrupted, as std does.
+/// Repeats a call of a store while it is interrupted, as std does.
 pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {

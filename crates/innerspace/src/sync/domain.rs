@@ -52,249 +52,25 @@
 //! Locking: the list of participants and each mailbox have a mutex of their own. Only the
 //! allocator's locks are further in.
 
-use std::hint::cold_path;
-
-use super::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use super::members::{Members, Ticket};
+use super::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use super::members::Members;
 use super::{Arc, Backoff, Mutex, Rank, order};
 use crate::sys::barrier::{self, BarrierMode};
 use crate::sys::process::Process;
 
-/// The largest number of posts that a mailbox keeps one by one. One more turns all of them into a
-/// single "forget everything".
-pub(crate) const MAILBOX_LEN: usize = 64;
+mod fencing;
+#[cfg(all(test, loom))]
+mod loom_models;
+mod participant;
+#[cfg(not(loom))]
+mod reader;
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests;
 
-/// The value of an accessor's `state` outside its sections.
-const CLOSED: u64 = 0;
-
-/// The bit of `state` that is set while a session's section is narrow: between two accesses, or in
-/// an access that hits.
-const SESSION: u64 = 1 << 63;
-
-/// The owner of a reader that has no sessions. A revoker also names it for things that no session
-/// can hold.
-pub(crate) const NO_OWNER: u64 = 0;
-
-/// The owner that stands for all spaces: the sessions of any space may hold the thing.
-pub(crate) const ANY_OWNER: u64 = u64::MAX;
-
-/// The bit of `alone` that is set while a message is pending. No number of a cached leaf has this
-/// bit.
-const PENDING: u64 = 1 << 63;
-
-/// The bit of `alone` that is set while the owner has to fence. No number of a cached leaf has this
-/// bit either.
-const FENCED: u64 = 1 << 62;
-
-/// Two caches: the reader's own, and one that is always empty. While an invalidation is pending,
-/// the reader is given the empty one, and misses.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct CacheBinding {
-    own: *mut (),
-    empty: *mut (),
-}
-
-// SAFETY: the binding holds addresses only, and never reads through them.
-unsafe impl Send for CacheBinding {}
-// SAFETY: as above.
-unsafe impl Sync for CacheBinding {}
-
-impl CacheBinding {
-    pub(crate) fn new<T>(own: *mut T, empty: *const T) -> CacheBinding {
-        let binding = CacheBinding {
-            own: own.cast(),
-            empty: empty.cast_mut().cast(),
-        };
-        debug_assert_ne!(binding.own, binding.empty);
-        binding
-    }
-
-    /// Returns the binding of a reader that caches nothing.
-    fn of_nothing() -> CacheBinding {
-        static PLACES: [u8; 2] = [0; 2];
-        CacheBinding::new((&raw const PLACES[0]).cast_mut(), &raw const PLACES[1])
-    }
-}
-
-/// The pending mark, as a reader with a section for one access loaded it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PendingMark(u64);
-
-impl PendingMark {
-    /// The mark with nothing pending, for a reader that has checked by other means.
-    pub(crate) const NONE: PendingMark = PendingMark(0);
-
-    /// Returns the number of a cached leaf, or a number that no leaf has if something is pending.
-    /// One comparison thus tests both.
-    #[inline(always)]
-    pub(crate) fn mark(self, number: u64) -> u64 {
-        debug_assert_eq!(number & (PENDING | FENCED), 0);
-        number | self.0
-    }
-}
-
-/// The side of a reader that revokers see.
-#[repr(align(128))]
-#[derive(Debug)]
-pub(crate) struct Participant {
-    /// Odd while the reader is in a section; with the bit [`SESSION`] while that section is narrow.
-    /// Only the owner writes it; revokers read it.
-    state: AtomicU64,
-    /// The binding's empty cache while there are posts or safepoint requests that the owner has not
-    /// seen yet; otherwise the owner's cache.
-    pending: AtomicPtr<()>,
-    binding: CacheBinding,
-    /// Two bits: [`PENDING`], set while there are posts or requests to take the slow path, and
-    /// [`FENCED`], set while the owner has to fence when it enters ([`fencing`]). An access with a
-    /// section of its own loads this word.
-    alone: AtomicU64,
-    /// The nesting depth of [`Reader`]s. Only the owner uses it.
-    depth: AtomicU32,
-    /// The number of fences since the owner last judged them ([`Domain::judge_fences`]), and the
-    /// number of grace periods at that time. Only the owner uses both.
-    fences: AtomicU32,
-    graces_seen: AtomicU64,
-    /// The space whose translations this reader's sessions hold, or [`NO_OWNER`].
-    owner: u64,
-    /// The session that was last waited for in vain: it is not waited for again.
-    idle: AtomicU64,
-    /// The participant's place in the domain's list.
-    ticket: Ticket,
-    /// Whether the participant is removed together with its only [`Reader`].
-    passing: bool,
-    /// The invalidations that the owner has to apply.
-    mailbox: Mutex<Mailbox>,
-}
-
-#[derive(Debug)]
-struct Mailbox {
-    posts: Vec<u64>,
-    flush: bool,
-}
-
-/// A message to a reader that caches translations.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Post {
-    /// Forget the entry with this number.
-    One(u64),
-    /// Forget everything.
-    All,
-}
-
-impl Participant {
-    fn new(binding: CacheBinding) -> Participant {
-        Participant {
-            state: AtomicU64::new(0),
-            pending: AtomicPtr::new(binding.own),
-            binding,
-            alone: AtomicU64::new(0),
-            depth: AtomicU32::new(0),
-            fences: AtomicU32::new(0),
-            graces_seen: AtomicU64::new(0),
-            owner: NO_OWNER,
-            idle: AtomicU64::new(CLOSED),
-            ticket: Ticket::NONE,
-            passing: false,
-            mailbox: Mutex::ranked(
-                Rank::Mailbox,
-                Mailbox {
-                    posts: Vec::new(),
-                    flush: false,
-                },
-            ),
-        }
-    }
-
-    /// Posts a message. The owner reads it before it uses anything that it has cached. Never waits.
-    pub(crate) fn post(&self, post: Post) {
-        let mut mailbox = self.mailbox.lock();
-        match post {
-            Post::One(number) if !mailbox.flush && mailbox.posts.len() < MAILBOX_LEN => {
-                mailbox.posts.push(number);
-            }
-            _ => {
-                mailbox.posts.clear();
-                mailbox.flush = true;
-            }
-        }
-        self.mark(&mailbox);
-    }
-
-    /// Makes the owner's next access, in a session or not, take the slow path, where it reads its
-    /// mail.
-    pub(crate) fn request_safepoint(&self) {
-        self.mark(&self.mailbox.lock());
-    }
-
-    /// Marks the mailbox as not empty. The caller holds the mailbox's lock, so a drain that clears
-    /// the marks has seen the message too. Release: pairs with the load in `Sections::has_mail`
-    /// where a lock of the mailbox follows that load. In case A6 the poster's later store of data
-    /// carries the ordering.
-    fn mark(&self, _mailbox: &Mailbox) {
-        self.alone.fetch_or(PENDING, Ordering::Release);
-        self.request();
-    }
-
-    /// Stores whether the owner is in a section (odd) or not (even). The module's documentation
-    /// argues the orderings.
-    #[inline(always)]
-    fn set_state(&self, state: u64, mode: BarrierMode) {
-        match mode {
-            // Release, which costs a store nothing on x86: a revoker that reads the state of the
-            // next section has thereby acquired the end of the previous one.
-            BarrierMode::Membarrier => self.state.store(state, Ordering::Release),
-            BarrierMode::Fences => {
-                cold_path();
-                self.state.swap(state, Ordering::SeqCst);
-            }
-        }
-    }
-
-    /// Opens the section of one access. Takes the number of the last section and returns that of
-    /// the new one.
-    #[inline(always)]
-    fn open_alone(&self, last: u64, mode: BarrierMode) -> u64 {
-        // Skipped under loom, where every load of `state` is one more step to explore.
-        debug_assert!(cfg!(loom) || !self.is_open(), "I6: open already");
-        self.set_state(last + 2, mode);
-        if mode == BarrierMode::Membarrier {
-            mode.light();
-        }
-        last + 2
-    }
-
-    /// Asks an open session to pass a safepoint. An access that has a section of its own needs no
-    /// request, because it leaves its section soon.
-    ///
-    /// The write is a swap and not a store, so that a drain acquires what every requester released,
-    /// and not only what the last one did.
-    pub(crate) fn request(&self) {
-        self.pending.swap(self.binding.empty, Ordering::Release);
-    }
-
-    /// Returns whether a section is open. Only the owner calls this.
-    pub(crate) fn is_open(&self) -> bool {
-        // Relaxed: only the owner changes `state`.
-        self.state.load(Ordering::Relaxed) & 1 == 1
-    }
-
-    /// Returns whether anything was posted or requested since the last drain. Only the owner calls
-    /// this.
-    #[inline(always)]
-    fn has_mail(&self) -> bool {
-        self.visible() != self.binding.own
-    }
-
-    /// Returns the cache that the owner may use: its own, or the empty one if anything was posted
-    /// or requested since the last drain.
-    #[inline(always)]
-    pub(crate) fn visible(&self) -> *mut () {
-        // Relaxed: within a section the barrier of `enter` orders the load (Dekker). If another
-        // thread has upgraded a page and has synchronised with this one since, coherence forbids an
-        // older value. Both caches were written by the owner alone, or never.
-        self.pending.load(Ordering::Relaxed)
-    }
-}
+pub(crate) use participant::{ANY_OWNER, CacheBinding, NO_OWNER, Participant, PendingMark, Post};
+use participant::{CLOSED, FENCED, PENDING, SESSION};
+#[cfg(not(loom))]
+pub(crate) use reader::Reader;
 
 /// The readers of a domain, and the pace of their grace periods.
 #[derive(Debug, Default)]
@@ -775,17 +551,3 @@ pub(crate) fn suspend_sessions() {
         }
     });
 }
-
-mod fencing;
-
-#[cfg(not(loom))]
-pub(crate) use reader::Reader;
-
-#[cfg(not(loom))]
-mod reader;
-
-#[cfg(all(test, not(loom), not(shuttle)))]
-mod tests;
-
-#[cfg(all(test, loom))]
-mod loom_models;

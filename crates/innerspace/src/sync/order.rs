@@ -157,7 +157,7 @@ impl RankOf {
 }
 
 /// Hides the locks that this thread holds, until it is dropped, for a call of a store. A store may
-/// be built on another file, all of whose locks are further in than those of the calling file.
+/// be built on another file. All locks of that file are further in than those of the calling file.
 pub(crate) struct Apart {
     before: [u8; RANKS.len()],
     _of_thread: PhantomData<*const ()>,

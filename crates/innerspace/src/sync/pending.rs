@@ -3,8 +3,8 @@
 //!
 //! An entry is a hint: it names an item whose *mark* says whether the item is still pending. The
 //! thread that processes or removes the item clears the mark, under a lock of the user's. Entries
-//! are therefore never taken out. An entry whose item is done finds no mark, or the mark of a later
-//! time, which has an entry of its own.
+//! are therefore never taken out. The entry of an item that is done finds no mark, or a later mark,
+//! which has its own entry.
 //!
 //! An item that was added before a drain began has been processed when the drain ends, and only
 //! once. The steps and the argument are in `docs/protocols/per-thread.md`.

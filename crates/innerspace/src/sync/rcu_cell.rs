@@ -78,7 +78,7 @@ impl<T> RcuCell<T> {
     /// wait.
     ///
     /// # Panics
-    /// If `domain` is not the one for which the cell was made.
+    /// If the cell was made for another domain.
     pub(crate) fn publish(&self, domain: &Arc<Domain>, value: T) -> Replaced<T> {
         assert_eq!(
             domain.id(),

@@ -34,7 +34,7 @@ use crate::cache::core::requests::Requests;
 use crate::cache::core::store_handle::{FileStore, StoreHandle};
 use crate::cache::core::store_probe::{MAX_SIZE, StoreProbe};
 use crate::cache::core::store_version::StoreVersion;
-use crate::cache::dirty::index::{Dirty, DirtyIndex, WriteOrder, WriteReason, WriteRules};
+use crate::cache::dirty::index::{DirtyIndex, WriteOrder};
 use crate::cache::dirty::state::WriteState;
 use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::file::options::FileOptions;
@@ -43,10 +43,9 @@ use crate::cache::map::mappers::{MapperId, MapperList, Mappers, Revoke};
 use crate::cache::read::holes::{Extents, VisibleHoles};
 use crate::cache::read::read_ahead::Stream;
 use crate::cache::service::Cache;
-use crate::frame::{Dropped, FlagSet, FrameOffset, Frames, TAGGED_BYTES, Tag, Tags};
+use crate::frame::{Dropped, FrameOffset, Frames, TAGGED_BYTES, Tag, Tags};
 use crate::group::{Group, GroupId};
 use crate::reclaim::{Owner, OwnerId, Pool};
-use crate::stats::Event;
 use crate::store::{Accepted, FileAccess, Identity, StoreError};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, OnceLock, Rank, Weak};
@@ -455,105 +454,6 @@ impl FileCore {
     #[track_caller]
     pub(crate) fn dirty(&self) -> MutexGuard<'_, Guarded<DirtyIndex>> {
         self.blocks.index.lock()
-    }
-
-    /// Returns the rules for a writer with this reason, as they are now.
-    pub(crate) fn rules(&self, reason: WriteReason) -> WriteRules {
-        let released = self.writes.barrier.released();
-        WriteRules {
-            order: self.id.write_order,
-            released,
-            reason,
-        }
-    }
-
-    /// Notes that a block's bytes are newer than the store's. The caller holds the block's lock,
-    /// and has changed the bytes or is about to let others change them.
-    pub(crate) fn mark_dirty(&self, block: u64, frame: FrameId) {
-        let ordered = self.id.write_order == WriteOrder::Ordered;
-        let flags = &self.frames().meta(frame).flags;
-        if flags.load().contains(FlagSet::DIRTY) && !ordered {
-            return;
-        }
-        self.mark_dirty_as(self.dirty_entry(), block, frame);
-    }
-
-    /// Creates the entry of the dirty index for a write that happens now.
-    #[inline]
-    pub(crate) fn dirty_entry(&self) -> Dirty {
-        Dirty {
-            since: self.pool.now(),
-            barrier: match self.id.write_order {
-                WriteOrder::Ordered => self.writes.barrier.current(),
-                WriteOrder::Background | WriteOrder::OnSync => 0,
-            },
-        }
-    }
-
-    /// Does [`FileCore::mark_dirty`] with an entry from the caller.
-    pub(crate) fn mark_dirty_as(&self, entry: Dirty, block: u64, frame: FrameId) {
-        let flags = &self.frames().meta(frame).flags;
-        let mut dirty = self.dirty();
-        if !flags.test_and_set(FlagSet::DIRTY).contains(FlagSet::DIRTY) {
-            self.count_dirty(&mut dirty, 1);
-        }
-        dirty.insert(block, entry);
-    }
-
-    /// Removes a block from the dirty index, whether dirty or not yet synced: it is being removed
-    /// from the file. The caller holds the block's lock.
-    pub(crate) fn forget_dirty(&self, block: u64, frame: FrameId) {
-        let flags = &self.frames().meta(frame).flags;
-        if self.id.accepted == Accepted::Kept && !flags.load().contains(FlagSet::DIRTY) {
-            return;
-        }
-        let mut dirty = self.dirty();
-        if flags
-            .test_and_clear(FlagSet::DIRTY)
-            .contains(FlagSet::DIRTY)
-        {
-            self.count_clean(1);
-        }
-        dirty.remove(block);
-        self.count_behind(&mut dirty);
-    }
-
-    /// Adds to the count of dirty blocks. Called under the mutex of the index, as DIRTY is always
-    /// changed under it.
-    #[inline]
-    pub(crate) fn count_dirty(&self, dirty: &mut DirtyIndex, blocks: usize) {
-        if dirty.set_listed(true) {
-            self.cache.list_unwritten(self, true);
-        }
-        self.list_flushable(dirty);
-        let pages = (blocks as u64) << self.id.order;
-        self.cache.count_dirty(&self.id.groups, pages);
-        self.pool.counters.add(Event::PgDirtied, pages);
-    }
-
-    /// Lists the file among the owners to flush, before a block becomes dirty or doubted under the
-    /// mutex of the index. It is unlisted under the same mutex.
-    #[inline]
-    pub(crate) fn list_flushable(&self, dirty: &mut DirtyIndex) {
-        if dirty.set_flushable(true) {
-            self.pool.set_flushable(self.id.owner, true);
-        }
-    }
-
-    /// Subtracts from the count of dirty blocks, under the same mutex.
-    pub(crate) fn count_clean(&self, blocks: usize) {
-        let pages = (blocks as u64) << self.id.order;
-        self.cache.count_clean(&self.id.groups, pages);
-        self.pool.counters.add(Event::PgCleaned, pages);
-    }
-
-    /// Updates the count of blocks that are not dirty but must stay in memory.
-    pub(crate) fn count_behind(&self, dirty: &mut DirtyIndex) {
-        let (now, before) = dirty.recount_behind();
-        if now != before {
-            let [now, before] = [now, before].map(|blocks| blocks << self.id.order);
-            self.cache.count_behind(&self.id.groups, now, before);
-        }
     }
 
     /// Whether a block is dirty, being written, or not synced. If none is, the file leaves the list

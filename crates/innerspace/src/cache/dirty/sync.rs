@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use crate::cache::core::FileCore;
 use crate::cache::dirty::index::Dirty;
+use crate::cache::dirty::marks::{count_behind, dirty_entry, list_flushable, mark_dirty_as};
 use crate::cache::dirty::sync_turns::Running;
 use crate::cache::errors::{FileError, StoreAction, store_panicked};
 use crate::cache::lookup::block::Locked;
@@ -39,9 +40,9 @@ impl Drop for Unsure<'_> {
             // Blocks accepted since the sync began are put in doubt as well: the store may have
             // dropped any of them.
             let mut dirty = self.file.dirty();
-            self.file.list_flushable(&mut dirty);
+            list_flushable(self.file, &mut dirty);
             dirty.doubt_accepted();
-            self.file.count_behind(&mut dirty);
+            count_behind(self.file, &mut dirty);
             drop(dirty);
             self.file.blocks.extents.lock().punched.sync_failed();
         }
@@ -83,7 +84,7 @@ fn run_sync(
             std::mem::forget(unsure);
             let mut dirty = core.dirty();
             dirty.synced(through);
-            core.count_behind(&mut dirty);
+            count_behind(core, &mut dirty);
             drop(dirty);
             core.blocks.extents.lock().punched.synced(punched);
             running.good = Some((what, changes));
@@ -125,12 +126,12 @@ pub(crate) fn take_doubted_back(core: &FileCore, mode: Wait) {
             // The write order does not hold these bytes back: the store already had them.
             let entry = Dirty {
                 barrier: 0,
-                ..core.dirty_entry()
+                ..dirty_entry(core)
             };
-            core.mark_dirty_as(entry, block, locked.frame());
+            mark_dirty_as(core, entry, block, locked.frame());
             let mut dirty = core.dirty();
             dirty.settle_doubt(block);
-            core.count_behind(&mut dirty);
+            count_behind(core, &mut dirty);
         }
     }
 }

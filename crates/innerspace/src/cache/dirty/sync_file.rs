@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::cache::core::FileCore;
 use crate::cache::dirty::index::{WriteReason, WriteRules};
+use crate::cache::dirty::marks::rules;
 use crate::cache::dirty::punch::punch_again;
 use crate::cache::dirty::sync::{sync_store, take_doubted_back};
 use crate::cache::dirty::write_depth::write_in_depth;
@@ -33,7 +34,7 @@ pub(crate) fn sync_blocks(
     punch_again(core);
     take_doubted_back(core, Wait::Yes);
     // Blocks released from here on may be written too late for this sync.
-    let rules = core.rules(WriteReason::Sync);
+    let rules = rules(core, WriteReason::Sync);
     let (cuts, mut unwritten) = {
         let dirty = core.dirty();
         (dirty.cuts(), dirty.unwritten())
@@ -76,7 +77,7 @@ fn write_dirty_now(core: &FileCore, blocks: &Range<u64>) -> RunEnd {
 
 /// Returns the error for a writer if all dirty blocks are held back.
 pub(crate) fn held_error(core: &FileCore) -> Option<FileError> {
-    held_in(core, 0..u64::MAX, &core.rules(WriteReason::Pressure))
+    held_in(core, 0..u64::MAX, &rules(core, WriteReason::Pressure))
 }
 
 /// Returns the error for a caller if some of its blocks are held back.
@@ -131,7 +132,7 @@ pub(crate) fn try_sync_blocks(
         return Ok(());
     }
     core.check_not_reentrant()?;
-    let rules = core.rules(WriteReason::Sync);
+    let rules = rules(core, WriteReason::Sync);
     // Both are read under one lock: blocks released between two locks could then be written by
     // other threads, and not be durable.
     let (first, held) = {

@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use crate::cache::core::FileCore;
 use crate::cache::dirty::index::{WriteOrder, WriteReason};
+use crate::cache::dirty::marks::rules;
 use crate::cache::dirty::writeback::{RunEnd, max_run, write_range};
 use crate::cache::read::requests::FLIGHT_PART;
 use crate::cache::wait::Wait;
@@ -142,7 +143,7 @@ pub(crate) fn write_in_depth(
 
 /// Claims and writes runs until there are none left.
 fn write_claimed(core: &FileCore, spread: &Spread, reason: WriteReason, run: u64) {
-    let rules = core.rules(reason);
+    let rules = rules(core, reason);
     let next_run = |left, most| core.dirty().next_run(left, most, &rules);
     while let Some(mut claim) = spread.claim(run, next_run) {
         let blocks = claim.blocks.clone();

@@ -14,6 +14,7 @@ use crate::cache::core::FileCore;
 use crate::cache::core::counters::count;
 use crate::cache::core::gate::ROOMS;
 use crate::cache::dirty::index::{Dirty, WriteReason, WriteRules};
+use crate::cache::dirty::marks::{count_behind, count_clean, count_dirty, list_flushable, rules};
 use crate::cache::errors::{FileError, StoreAction, store_panicked};
 use crate::cache::lookup::block::{BlockRef, Locked};
 use crate::cache::lookup::get::{Get, Got};
@@ -131,7 +132,7 @@ impl Drop for InFlights<'_> {
                     dirty.accept(blocks.clone());
                 }
                 if !file.blocks.extents.lock().punched.written(blocks.clone()) {
-                    file.list_flushable(&mut dirty);
+                    list_flushable(file, &mut dirty);
                     dirty.doubt(blocks);
                 }
                 continue;
@@ -141,7 +142,7 @@ impl Drop for InFlights<'_> {
                 let flags = &one.held.meta().flags;
                 let before = flags.test_and_set(FlagSet::DIRTY | FlagSet::ERROR);
                 if !before.contains(FlagSet::DIRTY) {
-                    file.count_dirty(&mut dirty, 1);
+                    count_dirty(file, &mut dirty, 1);
                 }
                 dirty.insert_unwritten(one.held.block, one.entry);
             }
@@ -149,7 +150,7 @@ impl Drop for InFlights<'_> {
         // Until now, a writer may have taken the block for a hole. It is no hole any more, and may
         // soon be evicted, so the epoch moves.
         file.blocks.hole_epoch.fetch_add(1, Ordering::SeqCst);
-        file.count_behind(&mut dirty);
+        count_behind(file, &mut dirty);
         drop(dirty);
         for one in &self.blocks {
             file.frames().end_writeback(one.held.frame);
@@ -178,7 +179,7 @@ pub(crate) fn write_range(
     let max_run = max_run(core, reason);
     let (mut rooms, mut refused) = (0, 0);
     while total.next < blocks.end && total.written + total.failed < max_blocks {
-        let rules = core.rules(reason);
+        let rules = rules(core, reason);
         let left = max_blocks - total.written - total.failed;
         let max = max_run.min(left) as usize;
         let run = core.dirty().next_run(total.next..blocks.end, max, &rules);
@@ -388,11 +389,11 @@ fn begin_in_index(
                 core.frames().set_writeback(one.frame());
                 entries.push(Some(entry));
             }
-            core.count_clean(begun.len());
+            count_clean(core, begun.len());
             rest = behind;
         }
     }
-    core.count_behind(&mut dirty);
+    count_behind(core, &mut dirty);
     entries
 }
 

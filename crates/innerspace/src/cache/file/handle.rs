@@ -12,7 +12,7 @@
 //! the view keeps the block and the memory (`frame::ViewOwner`).
 
 use std::fmt;
-use std::ops::{Bound, ControlFlow, Deref, Range, RangeBounds};
+use std::ops::{ControlFlow, Range, RangeBounds};
 
 use crate::cache::core::FileCore;
 use crate::cache::core::handle::Handle;
@@ -20,7 +20,8 @@ use crate::cache::core::store_probe::StoreProbe;
 use crate::cache::dirty::index::WriteOrder;
 use crate::cache::dirty::sync_file::{restamp_mappings, sync_blocks};
 use crate::cache::errors::FileError;
-use crate::cache::file::closing::{close_elsewhere, close_once};
+use crate::cache::file::closing::close_once;
+use crate::cache::file::inner::FileInner;
 use crate::cache::file::options::FileOptions;
 use crate::cache::file::stats::FileStats;
 use crate::cache::map::evict::Evicting;
@@ -36,82 +37,11 @@ use crate::group::Group;
 use crate::store::{FileAccess, Store, SyncWhat};
 use crate::sync::Arc;
 use crate::sync::panics::Panics;
-use crate::units::PageCount;
+use crate::units::{PageCount, start_and_end};
 
 /// The heap bytes of an open file beside its own structures. The list of its mappers, if it has
 /// one, and its identity are in part counted here.
 const OTHER_BYTES: usize = 720;
-
-/// An open file, shared by handles and mappings. Dereferences to its [`FileCore`].
-#[derive(Debug)]
-pub(crate) struct FileInner {
-    core: Arc<FileCore>,
-    /// The first handle, shared by clones for which the group has no memory.
-    first: Arc<Handle>,
-}
-
-impl FileInner {
-    /// Opens a store as a file of `cache`. The caller ensures that no other file is open on the
-    /// same store (P27).
-    pub(crate) fn open(
-        cache: &Arc<Cache>,
-        store: Arc<dyn Store>,
-        options: &FileOptions,
-    ) -> Result<PagedFile, FileError> {
-        Ok(FileInner::over(
-            cache,
-            StoreProbe::new((cache.pool(), cache.root_group()), store, options)?,
-            options,
-        ))
-    }
-
-    /// Like [`FileInner::open`], for a store that has been probed. The store is not called, so
-    /// locks may be held.
-    pub(crate) fn over(cache: &Arc<Cache>, asked: StoreProbe, options: &FileOptions) -> PagedFile {
-        let core = FileCore::new(cache, asked, options);
-        let first = Handle::first(&core);
-        let handle = first.clone();
-        PagedFile {
-            inner: Some(Arc::new(FileInner { core, first })),
-            handle,
-        }
-    }
-
-    /// Returns the file's state.
-    pub(crate) fn core(&self) -> &Arc<FileCore> {
-        &self.core
-    }
-
-    /// Whether the file takes writes.
-    pub(crate) fn writable(&self) -> bool {
-        self.core.access() == FileAccess::ReadWrite
-    }
-}
-
-impl Deref for FileInner {
-    type Target = FileCore;
-
-    fn deref(&self) -> &FileCore {
-        &self.core
-    }
-}
-
-impl Drop for FileInner {
-    fn drop(&mut self) {
-        // A child of fork(2) keeps the file: closing it would need threads, and would write to the
-        // parent's file.
-        if self.core.check_process().is_err() {
-            std::mem::forget(self.core.clone());
-            return;
-        }
-        // The last reference may be dropped anywhere (in reclaim, with a block locked). So the
-        // closing is left to another thread, or to the caller that released the file. A `PagedFile`
-        // that is the last reference closes the file itself.
-        if !self.core.is_closed() {
-            close_elsewhere(&self.core);
-        }
-    }
-}
 
 /// A cached file: reads, writes and views, with a hard limit on its memory, and errors as values.
 ///
@@ -211,16 +141,16 @@ impl Drop for PagedFile {
         let Some(last) = self.inner.take().and_then(Arc::into_inner) else {
             return;
         };
-        if last.core.check_process().is_err() {
+        if last.check_process().is_err() {
             return;
         }
         // In a call of the file's store, or of a store that the file's store may use, the file is
         // closed later: see `FileInner::drop`.
-        if !last.core.in_store_call() && last.core.may_call_unasked() {
+        if !last.in_store_call() && last.may_call_unasked() {
             let mut panics = Panics::default();
-            panics.catch(|| close_once(&last.core));
+            panics.catch(|| close_once(last.core()));
             // After the memory's last handle is dropped, no other thread may do the deferred work.
-            panics.catch(|| last.core.cache.run_deferred_if_abandoned());
+            panics.catch(|| last.cache.run_deferred_if_abandoned());
             panics.go_on();
         }
     }
@@ -232,9 +162,31 @@ impl PagedFile {
     pub(crate) const HEAP: usize =
         size_of::<FileCore>() + size_of::<FileInner>() + size_of::<Handle>() + OTHER_BYTES;
 
+    /// Opens a store as a file of `cache`. The caller ensures that no other file is open on the
+    /// same store (P27).
+    pub(crate) fn open(
+        cache: &Arc<Cache>,
+        store: Arc<dyn Store>,
+        options: &FileOptions,
+    ) -> Result<PagedFile, FileError> {
+        let asked = StoreProbe::new((cache.pool(), cache.root_group()), store, options)?;
+        Ok(PagedFile::over(cache, asked, options))
+    }
+
+    /// Like [`PagedFile::open`], for a store that has been probed. The store is not called, so
+    /// locks may be held.
+    pub(crate) fn over(cache: &Arc<Cache>, asked: StoreProbe, options: &FileOptions) -> PagedFile {
+        let inner = FileInner::new(FileCore::new(cache, asked, options));
+        let handle = inner.first().clone();
+        PagedFile {
+            inner: Some(Arc::new(inner)),
+            handle,
+        }
+    }
+
     /// Creates a new handle on an open file.
     pub(crate) fn new(inner: &Arc<FileInner>) -> PagedFile {
-        let handle = Handle::another(&inner.first);
+        let handle = Handle::another(inner.first());
         PagedFile {
             inner: Some(inner.clone()),
             handle,
@@ -266,17 +218,8 @@ impl PagedFile {
     /// Returns the bytes that `range` means. An open end is the end of the file.
     #[inline]
     pub(crate) fn bytes(&self, range: impl RangeBounds<u64>) -> Result<Range<u64>, FileError> {
-        let end_of_file = || self.len();
-        let start = match range.start_bound() {
-            Bound::Included(start) => *start,
-            Bound::Excluded(before) => before.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(last) => last.saturating_add(1),
-            Bound::Excluded(end) => *end,
-            Bound::Unbounded => end_of_file().max(start),
-        };
+        let (start, end) = start_and_end(&range);
+        let end = end.unwrap_or_else(|| self.len().max(start));
         if start > end {
             return Err(FileError::BadRange {
                 file: self.core().id.name.clone(),

@@ -4,6 +4,7 @@ pub(crate) mod array;
 pub(crate) mod closing;
 pub(crate) mod cursor;
 pub(crate) mod handle;
+pub(crate) mod inner;
 pub(crate) mod options;
 pub(crate) mod released;
 pub(crate) mod stats;

@@ -2,7 +2,7 @@
 
 use crate::cache::core::FileCore;
 use crate::cache::file::closing::wait_closed;
-use crate::cache::file::handle::FileInner;
+use crate::cache::file::inner::FileInner;
 use crate::cache::service::Cache;
 use crate::exec::reentry;
 use crate::sync::panics::Panics;

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::cache::core::FileCore;
+use crate::cache::dirty::marks::forget_dirty;
 use crate::cache::dirty::sync::retain_synced;
 use crate::cache::lookup::block::Locked;
 use crate::cache::map::mappers::Revoke;
@@ -77,7 +78,7 @@ pub(crate) fn drop_batch(core: &FileCore, batch: Vec<Locked<'_>>) {
     let range = first.block()..last.block() + 1;
     let mut mapped = false;
     for locked in &batch {
-        core.forget_dirty(locked.block(), locked.frame());
+        forget_dirty(core, locked.block(), locked.frame());
         core.unlink(locked.block(), locked.frame(), None);
         mapped |= locked.meta().hold.load().mapped() > 0;
     }

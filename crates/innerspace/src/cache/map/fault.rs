@@ -8,9 +8,10 @@
 use std::ops::Range;
 
 use crate::cache::core::FileCore;
+use crate::cache::dirty::marks::mark_dirty;
 use crate::cache::dirty::room::make_dirty_room;
 use crate::cache::errors::FileError;
-use crate::cache::file::handle::FileInner;
+use crate::cache::file::inner::FileInner;
 use crate::cache::index::Word;
 use crate::cache::lookup::block::Locked;
 use crate::cache::lookup::get::{Get, Got};
@@ -329,7 +330,7 @@ fn prepare<'f>(
         moved
     };
     let barrier = core.writes.barrier.current();
-    core.mark_dirty(locked.block(), locked.frame());
+    mark_dirty(core, locked.block(), locked.frame());
     debug_assert!(locked.meta().flags.load().contains(FlagSet::DIRTY));
     Some((locked, Some(barrier)))
 }

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use crate::cache::core::validate::validate;
-use crate::cache::{Cache, FileAccess, FileError, FileInner, FileOptions, PagedFile};
+use crate::cache::{Cache, FileAccess, FileError, FileOptions, PagedFile};
 use crate::reclaim::{Pool, PoolOptions, Retired, Step};
 use crate::store::{MemoryStore, Store};
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -89,7 +89,7 @@ fn over<S: Store>(frames: u32, store: S) -> (Arc<Cache>, Arc<S>, PagedFile) {
         .access(FileAccess::ReadWrite)
         .name("data.bin");
     let as_store: Arc<dyn Store> = store.clone();
-    let file = FileInner::open(&cache, as_store, &options).expect("the store is whole");
+    let file = PagedFile::open(&cache, as_store, &options).expect("the store is whole");
     (cache, store, file)
 }
 

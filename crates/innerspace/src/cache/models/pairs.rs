@@ -8,7 +8,7 @@ use crate::cache::core::FileCore;
 use crate::cache::core::validate::validate;
 use crate::cache::map::fault::fault_block;
 use crate::cache::{
-    Cache, FaultKind, FileAccess, FileError, FileInner, FileOptions, PagedFile, Reading, Wait,
+    Cache, FaultKind, FileAccess, FileError, FileOptions, PagedFile, Reading, Wait,
 };
 use crate::group::GroupId;
 use crate::reclaim::{FlushRequest, Io, Owner, Pool, PoolOptions};
@@ -198,7 +198,7 @@ impl World {
         let store = Arc::new(FaultyStore::new(MemoryStore::from_bytes(&[1; 3 * PAGE])));
         let options = FileOptions::new().access(FileAccess::ReadWrite);
         let as_store: Arc<dyn Store> = store.clone();
-        let file = FileInner::open(&cache, as_store, &options).expect("the store is whole");
+        let file = PagedFile::open(&cache, as_store, &options).expect("the store is whole");
         file.write_at(&[2; PAGE], 0).unwrap();
         file.view(PAGE as u64..PAGE as u64 + 1).unwrap();
         World { cache, store, file }

@@ -14,6 +14,7 @@ use crate::cache::core::handle::Handle;
 use crate::cache::errors::FileError;
 use crate::cache::file::handle::PagedFile;
 use crate::cache::lookup::block::BlockRef;
+use crate::cache::read::copy::{read_by_blocks, up_to_end};
 use crate::cache::read::fill::{Miss, Present};
 use crate::cache::read::view::View;
 use crate::cache::wait::Wait;
@@ -111,25 +112,17 @@ impl BlockReader {
     #[inline(always)]
     fn read(&mut self, buf: &mut [u8], offset: u64, wait: Wait) -> Result<usize, FileError> {
         let handle = self.file.handle();
-        let core = &handle.core;
-        let available = core.size().saturating_sub(offset);
-        let len = (buf.len() as u64).min(available) as usize;
-        let mut done = 0;
-        while done < len {
-            let at = offset + done as u64;
-            let inside = core.inside_block(at) as usize;
-            let part = (len - done).min(core.left_in_block(at));
-            let into = &mut buf[done..done + part];
-            match self.recent.find(handle, at >> core.block_shift(), wait) {
-                Ok(Some(frame)) => core.frames().copy_out(frame, inside, into),
-                Ok(None) => into.fill(0),
-                // The file was cut meanwhile: the read ends at the file's new end.
-                Err(FileError::PastEnd { .. }) => break,
-                Err(error) => return Err(error),
+        let core = &*handle.core;
+        let bytes = up_to_end(core, offset, buf.len());
+        read_by_blocks(core, buf, bytes, |at, into| {
+            match self.recent.find(handle, at >> core.block_shift(), wait)? {
+                Some(frame) => core
+                    .frames()
+                    .copy_out(frame, core.inside_block(at) as usize, into),
+                None => into.fill(0),
             }
-            done += part;
-        }
-        Ok(done)
+            Ok(())
+        })
     }
 
     /// Returns a view of one block. For the last block of the file it may be shorter.

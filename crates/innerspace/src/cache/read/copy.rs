@@ -25,22 +25,12 @@ impl Handle {
         wait: Wait,
     ) -> Result<usize, FileError> {
         let core = &*self.core;
-        let available = core.size().saturating_sub(offset);
-        let len = (buf.len() as u64).min(available) as usize;
-        let mut done = 0;
-        while done < len {
-            let at = offset + done as u64;
-            let part = (len - done).min(core.left_in_block(at));
-            let last = (offset + len as u64 - 1) >> core.block_shift();
+        let bytes = up_to_end(core, offset, buf.len());
+        let last = bytes.end.saturating_sub(1) >> core.block_shift();
+        read_by_blocks(core, buf, bytes, |at, into| {
             let wanted = last - (at >> core.block_shift()) + 1;
-            match self.read_part(at, &mut buf[done..done + part], wait, wanted) {
-                Ok(()) => done += part,
-                // The file was cut meanwhile: the read ends at the file's new end.
-                Err(FileError::PastEnd { .. }) => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(done)
+            self.read_part(at, into, wait, wanted)
+        })
     }
 
     /// Copies bytes of one block, the first of the `wanted` blocks that are read one after the
@@ -164,6 +154,37 @@ impl Handle {
         }
         Ok(ControlFlow::Continue(()))
     }
+}
+
+/// Returns the range of `len` bytes at `offset`, cut at the end of the file.
+#[inline(always)]
+pub(crate) fn up_to_end(core: &FileCore, offset: u64, len: usize) -> Range<u64> {
+    let available = core.size().saturating_sub(offset);
+    offset..offset + available.min(len as u64)
+}
+
+/// Fills `buf` with the bytes of `range`, which `part` reads: each part is inside one block. Returns
+/// how many bytes were read, which is fewer if the file was cut meanwhile.
+#[inline(always)]
+pub(crate) fn read_by_blocks(
+    core: &FileCore,
+    buf: &mut [u8],
+    range: Range<u64>,
+    mut part: impl FnMut(u64, &mut [u8]) -> Result<(), FileError>,
+) -> Result<usize, FileError> {
+    let len = (range.end - range.start) as usize;
+    let mut done = 0;
+    while done < len {
+        let at = range.start + done as u64;
+        let next = done + (len - done).min(core.left_in_block(at));
+        match part(at, &mut buf[done..next]) {
+            Ok(()) => done = next,
+            // The file was cut meanwhile: the read ends at the file's new end.
+            Err(FileError::PastEnd { .. }) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
 }
 
 /// Takes the first part of `left` that is inside one block off `left`, and returns it.

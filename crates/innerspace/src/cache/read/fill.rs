@@ -12,6 +12,7 @@ use std::ops::Range;
 use crate::cache::core::FileCore;
 use crate::cache::core::counters::count;
 use crate::cache::core::locks::InvalidateGuard;
+use crate::cache::dirty::marks::mark_dirty;
 use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::lookup::block::{BlockRef, NewBlock};
 use crate::cache::lookup::get::{Basis, Get};
@@ -505,7 +506,7 @@ impl FileCore {
         };
         self.end_hole(block..block + 1);
         fill(new.bytes_mut());
-        self.mark_dirty(block, new.frame());
+        mark_dirty(self, block, new.frame());
         self.grow_to(end);
         let made = new.finish();
         failpoint!(HoleFilled);

@@ -19,6 +19,7 @@ use crate::cache::core::handle::Handle;
 use crate::cache::errors::FileError;
 use crate::cache::lookup::block::BlockRef;
 use crate::cache::lookup::get::Get;
+use crate::cache::read::copy::{read_by_blocks, up_to_end};
 use crate::cache::read::fill::{Filled, Miss, Present};
 use crate::cache::read::read_ahead::Stream;
 use crate::cache::read::view::View;
@@ -171,27 +172,18 @@ impl Drop for UncachedRead<'_> {
 impl Handle {
     fn read_uncached(&self, buf: &mut [u8], offset: u64) -> Result<usize, FileError> {
         let core = &*self.core;
-        let available = core.size().saturating_sub(offset);
-        let len = (buf.len() as u64).min(available) as usize;
-        let mut read = UncachedRead::new(core, offset..offset + len as u64);
-        let mut done = 0;
-        while done < len {
-            let at = offset + done as u64;
-            let part = (len - done).min(core.left_in_block(at));
-            let into = &mut buf[done..done + part];
-            match read.read_block(at >> core.block_shift()) {
-                Ok(Present::Hole) => into.fill(0),
-                Ok(Present::Block(held)) => {
+        let bytes = up_to_end(core, offset, buf.len());
+        let mut read = UncachedRead::new(core, bytes.clone());
+        read_by_blocks(core, buf, bytes, |at, into| {
+            match read.read_block(at >> core.block_shift())? {
+                Present::Hole => into.fill(0),
+                Present::Block(held) => {
                     let inside = core.inside_block(at) as usize;
                     core.frames().copy_out(held.frame, inside, into);
                 }
-                // The file was cut meanwhile: the read ends at the file's new end.
-                Err(FileError::PastEnd { .. }) => break,
-                Err(error) => return Err(error),
             }
-            done += part;
-        }
-        Ok(done)
+            Ok(())
+        })
     }
 
     fn scan_uncached(

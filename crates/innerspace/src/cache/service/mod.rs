@@ -368,8 +368,8 @@ impl Cache {
     /// file is dropped.
     pub(crate) fn wait_closed(&self, identity: Identity) {
         loop {
-            // The last reference may wait for a grace period, or have been dropped where a file
-            // cannot be closed.
+            // The last reference may be waiting for a grace period, or may have been dropped where
+            // a file cannot be closed.
             self.pool.finish_retired();
             self.run_deferred();
             // `run_deferred` does nothing in a call of a store. But this file has to be closed, so

@@ -36,7 +36,7 @@ mod writing;
 use std::ops::Range;
 
 use super::core::FileCore;
-use super::{Cache, FileAccess, FileInner, FileOptions, PagedFile};
+use super::{Cache, FileAccess, FileOptions, PagedFile};
 use crate::reclaim::{CleanCount, FlushRequest, Owner, Pool, PoolOptions};
 use crate::store::faulty::{Failure, Fault, OperationKind, Rule};
 use crate::store::{FaultyStore, MemoryStore, Store};
@@ -96,7 +96,7 @@ fn options(block_size: u64) -> FileOptions {
 
 fn open<S: Store>(cache: &Arc<Cache>, store: &Arc<S>, options: &FileOptions) -> PagedFile {
     let store: Arc<dyn Store> = Arc::clone(store) as Arc<dyn Store>;
-    FileInner::open(cache, store, options).expect("the store can be opened")
+    PagedFile::open(cache, store, options).expect("the store can be opened")
 }
 
 fn core(file: &PagedFile) -> &Arc<FileCore> {

@@ -7,6 +7,7 @@ use super::panicking::{Panicking, Times};
 use super::*;
 use crate::cache::core::validate::validate;
 use crate::cache::dirty::index::WriteReason;
+use crate::cache::dirty::marks::rules;
 use crate::cache::dirty::sync::sync_store;
 use crate::cache::dirty::sync_file::wait_written;
 use crate::cache::lookup::get::Get;
@@ -353,7 +354,7 @@ fn a_sync_waits_for_no_write_that_began_after_it() {
     };
     told.recv().unwrap();
     file.write_at(&[2; 100], 2 * 4096).unwrap();
-    let rules = core(&file).rules(WriteReason::Sync);
+    let rules = rules(core(&file), WriteReason::Sync);
     let begun = core(&file).dirty().begin_write_if(2..3, &rules);
     store.release(Release::Proceed);
     flush.join().unwrap();

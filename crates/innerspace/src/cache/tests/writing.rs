@@ -218,7 +218,7 @@ fn bad_writes_change_nothing() {
     assert_eq!((file.len(), core(&file).dirty_blocks()), (4096, 0));
     for size in [0, 2048, 12_288, 4 << 20] {
         let store: Arc<dyn Store> = patterned(10);
-        let opened = FileInner::open(&cache, store, &options(size));
+        let opened = PagedFile::open(&cache, store, &options(size));
         assert!(
             matches!(opened, Err(FileError::BadBlockSize { .. })),
             "{size}"

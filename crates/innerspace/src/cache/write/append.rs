@@ -9,6 +9,7 @@
 use crate::cache::core::FileCore;
 use crate::cache::core::gate::ROOMS;
 use crate::cache::dirty::flush::write_some;
+use crate::cache::dirty::marks::mark_dirty;
 use crate::cache::dirty::room::make_dirty_room;
 use crate::cache::dirty::sync::sync_for_room;
 use crate::cache::errors::FileError;
@@ -135,7 +136,7 @@ fn append_inside(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<(), FileE
     }
     drop(writing);
     last.written_in_place(&(inside..end));
-    core.mark_dirty(last.block(), last.frame());
+    mark_dirty(core, last.block(), last.frame());
     core.grow_to(offset + bytes.len() as u64);
     Ok(())
 }

@@ -31,6 +31,7 @@ use crate::cache::core::FileCore;
 use crate::cache::core::locks::InvalidateGuard;
 use crate::cache::dirty::index::DirtyIndex;
 use crate::cache::dirty::limits::dirty_room;
+use crate::cache::dirty::marks::{count_dirty, dirty_entry};
 use crate::cache::errors::FileError;
 use crate::cache::index::RunInserted;
 use crate::cache::index::spare_nodes::SpareNodes;
@@ -359,8 +360,8 @@ pub(crate) fn publish_complete(core: &FileCore, mut owned: PoolFrame<'_>, block:
 #[inline(always)]
 pub(crate) fn note_new(core: &FileCore, dirty: &mut DirtyIndex, blocks: Range<u64>, end: u64) {
     core.grow_locked(end);
-    core.count_dirty(dirty, (blocks.end - blocks.start) as usize);
-    dirty.insert_run(blocks, core.dirty_entry());
+    count_dirty(core, dirty, (blocks.end - blocks.start) as usize);
+    dirty.insert_run(blocks, dirty_entry(core));
     // Release: a thread that sees a later step sees this one. All changes are made under this
     // mutex.
     let epoch = core.blocks.hole_epoch.load(Ordering::Relaxed);

@@ -10,6 +10,7 @@ use std::ops::Range;
 use crate::cache::core::FileCore;
 use crate::cache::core::locks::InvalidateGuard;
 use crate::cache::core::store_probe::MAX_SIZE;
+use crate::cache::dirty::marks::mark_dirty;
 use crate::cache::dirty::room::make_dirty_room;
 use crate::cache::errors::FileError;
 use crate::cache::lookup::block::Locked;
@@ -233,7 +234,7 @@ fn store_locked<'f>(
     }
     drop(writing);
     locked.written_in_place(&inside);
-    core.mark_dirty(locked.block(), locked.frame());
+    mark_dirty(core, locked.block(), locked.frame());
     core.grow_to((locked.block() << core.block_shift()) + inside.end as u64);
     Ok(true)
 }

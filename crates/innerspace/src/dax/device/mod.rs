@@ -254,7 +254,7 @@ impl DaxDevice {
         unsafe { copy::fill(to, 0, len as usize) }
     }
 
-    /// Makes the host take pages for changed, without a store to them; see
+    /// Makes the host treat pages as changed without a store to them; see
     /// [`SharedMapping::touch`].
     ///
     /// # Errors

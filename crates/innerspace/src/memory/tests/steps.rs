@@ -169,7 +169,7 @@ fn a_tick_asks_no_file_that_has_nothing_to_write() {
             (0..10).for_each(|_| tenants.memory.tick());
         });
         tenants.memory.validate();
-        // A file that has something to write again is asked again.
+        // A file is asked again once it has something to write again.
         if let Some(file) = others.first() {
             file.write_at(&[2], 0).unwrap();
             (0..40).for_each(|_| tenants.memory.tick());

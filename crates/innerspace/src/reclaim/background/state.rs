@@ -109,7 +109,7 @@ impl Background {
         self.served.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the stores that a step of the background may call itself.
+    /// Returns which stores a background step may call itself.
     pub(super) fn io(&self) -> Io {
         match self.is_served() {
             true => Io::Forbidden,

@@ -1,9 +1,9 @@
 //! The shadows that evicted blocks left in the indexes of their files, oldest first. Their number
 //! is bounded to those that are of use.
 //!
-//! A shadow is a word of an index node that exists anyway, but a file whose nodes live long would
-//! collect shadows for ever. A shadow that is older than as many evictions as half the memory has
-//! pages says nothing: no active list is longer than that. So the pool keeps one queue of the
+//! A shadow takes a word of an index node that exists anyway, but a file with long-lived nodes
+//! would collect shadows for ever. A shadow that is older than as many evictions as half the memory
+//! has pages says nothing: no active list is longer than that. So the pool keeps one queue of the
 //! latest shadows of all files. An eviction appends its shadows. When a shadow is dropped at the
 //! front, its owner takes it out of its index, if it is still there. If the block has come back
 //! meanwhile, or the node is gone, the entry still stays in the queue until then. So there are

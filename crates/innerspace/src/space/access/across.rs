@@ -128,7 +128,7 @@ impl Core {
         Ok(Part { at, bytes, device })
     }
 
-    /// Stores a value of which at least one part goes to a device or a guarded file. As far as is
+    /// Stores a value if at least one part of it goes to a device or a guarded file. As far as is
     /// known, both parts can be stored.
     fn write_to_devices<S: Sectioned>(
         &mut self,

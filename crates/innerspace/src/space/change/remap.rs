@@ -109,7 +109,7 @@ pub(super) fn remap(
     }
 }
 
-/// Refuses a length for which the mapping has no pages from `at` on.
+/// Refuses a length if the mapping does not have that many pages from `at` on.
 fn check_growth(vma: &Vma, at: VirtAddr, len: u64, end: u64) -> Result<(), SpaceError> {
     match vma.backing {
         Backing::Device(_) => {

@@ -140,7 +140,7 @@ fn hand_on(space: Arc<SpaceInner>) {
 }
 
 impl SpaceInner {
-    /// Samples the use of the page of a file at `at` by an access. If the page's block is sampled,
+    /// Samples an access to the page of a file at `at`. If the page's block is sampled,
     /// the page loses its validity, as by aging. The access may use the page while its section is
     /// open; the next access faults. The caller is in a section.
     #[cold]

@@ -359,7 +359,7 @@ impl SpaceInner {
         self.post_if(post, |_| true);
     }
 
-    /// Posts a message to all accessors but the caller's, which forgets by itself.
+    /// Posts a message to all accessors except the caller's, which needs none.
     pub(crate) fn post_to_others(&self, post: Post, own: &Participant) {
         self.post_if(post, |accessor| !std::ptr::eq(accessor, own));
     }

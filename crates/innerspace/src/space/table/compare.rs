@@ -1,5 +1,5 @@
 //! Compares two tables, and makes one like the other. Equal words are skipped with their subtrees,
-//! so the cost is that of the nodes that were un-shared since.
+//! so the cost depends on how many nodes were un-shared since.
 
 use super::nodes::{Detached, Nodes, TooManyForks, child_word};
 use super::pte::{self, Holds, Pte};

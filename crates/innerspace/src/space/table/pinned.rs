@@ -72,7 +72,8 @@ impl Drop for Pins {
 /// Why a range could not be pinned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NotPinned {
-    /// A page is not as a store leaves it: the space's own, and valid for loads and stores.
+    /// A page is not in the state in which a store leaves it: the space's own, and valid for loads
+    /// and stores.
     NotStoredTo,
     /// The page at this address has too many pins to count.
     TooMany(u64),

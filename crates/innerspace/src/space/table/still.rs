@@ -96,9 +96,9 @@ impl Nodes<'_> {
         })
     }
 
-    /// Copies out the anonymous page at `at` in a snapshot's table; there is one. The caller keeps
-    /// the snapshot, so the page does not change even without a view. It is in a section, inside
-    /// the gate.
+    /// Copies out the anonymous page at `at` in a snapshot's table, which has one there. The caller
+    /// keeps the snapshot, so the page does not change even without a view. The caller is in a
+    /// section, inside the gate.
     pub(crate) fn copy_still_page(self, root: FrameId, at: u64, into: &mut [u8; PAGE_SIZE]) {
         let leaf = self
             .find(root, at)

@@ -1,5 +1,5 @@
-//! The leaf of zeros: 512 words that map the zero frame, read-only. One word that leads to it maps
-//! a hole of 2 MiB, so the hole needs no table of its own.
+//! The leaf of zeros: 512 words that map the zero frame, read-only. One word that points to it maps
+//! a hole of 2 MiB, so the hole needs no table.
 //!
 //! Each `Memory` has one such leaf and never frees it, so the root group pays for it, and its users
 //! are not counted: a revoker takes away words that lead to it at any time, with neither `paths`

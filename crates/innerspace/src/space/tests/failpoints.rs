@@ -6,7 +6,7 @@ use std::sync::mpsc;
 
 use super::direct::{LARGE, device, hole, hole_with, shared};
 use super::*;
-use crate::cache::{Cache, FileAccess, FileInner, FileOptions, WriteOrder};
+use crate::cache::{Cache, FileAccess, FileOptions, PagedFile, WriteOrder};
 use crate::dax::HoleWrites;
 use crate::reclaim::Owner;
 use crate::space::access::single::Single;
@@ -329,7 +329,7 @@ fn a_page_is_not_watched_beside_a_store_whose_page_was_aged() {
     let cache = Cache::new(&pool(256));
     let options = FileOptions::new().access(FileAccess::ReadWrite);
     let store = Arc::new(MemoryStore::with_len(PAGE));
-    let file = FileInner::open(&cache, store, &options).unwrap();
+    let file = PagedFile::open(&cache, store, &options).unwrap();
     let space = space(cache.pool());
     let all = Protection::READ_WRITE | Protection::EXECUTE;
     let map = Map::file(&file).shared().protection(all);
@@ -425,7 +425,7 @@ fn a_store_beside_a_new_barrier_carries_its_number() {
         .access(FileAccess::ReadWrite)
         .write_order(WriteOrder::Ordered);
     let store = Arc::new(MemoryStore::with_len(PAGE));
-    let file = FileInner::open(&cache, store.clone(), &options).unwrap();
+    let file = PagedFile::open(&cache, store.clone(), &options).unwrap();
     file.set_barrier(1);
     let space = space(cache.pool());
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
@@ -456,7 +456,7 @@ fn a_neighbour_that_was_punched_is_not_mapped() {
     let options = FileOptions::new().access(FileAccess::ReadWrite);
     let store = Arc::new(MemoryStore::with_len(2 * PAGE));
     crate::store::write_all_at(&*store, &[7; 2 * PAGE_SIZE], 0).unwrap();
-    let file = FileInner::open(&cache, store, &options).unwrap();
+    let file = PagedFile::open(&cache, store, &options).unwrap();
     file.read_exact_at(&mut [0; 2 * PAGE_SIZE], 0).unwrap();
     let space = space(cache.pool());
     let at = space.map(Map::file(&file)).unwrap();

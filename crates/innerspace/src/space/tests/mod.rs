@@ -77,7 +77,7 @@ fn values_of_every_size_at_every_alignment_across_a_page_end() {
     let space = space(&pool);
     let at = space.map(Map::anonymous(2 * PAGE)).unwrap();
     let mut a = space.accessor().unwrap();
-    // The offsets include the beginning of a page, for which values, but not bytes, have code of
+    // The offsets include the beginning of a page, where values, but not bytes, take a path of
     // their own.
     for offset in PAGE - 20..PAGE + 50 {
         let value = 0x1122_3344_5566_7788_99aa_bbcc_ddee_ff00 ^ u128::from(offset);

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 
 use super::*;
-use crate::cache::{Cache, FileInner, FileOptions};
+use crate::cache::{Cache, FileOptions, PagedFile};
 use crate::space::change::steps::EVERYWHERE;
 use crate::space::tlb::translator::GATE_MAIL;
 use crate::store::MemoryStore;
@@ -49,7 +49,7 @@ fn a_change_that_begins_in_a_fault_is_looked_for_at_the_next_access() {
     let pool = pool(256);
     let cache = Cache::new(&pool);
     let store = Arc::new(MemoryStore::from_bytes(&[7; PAGE_SIZE]));
-    let file = FileInner::open(&cache, store, &FileOptions::new()).unwrap();
+    let file = PagedFile::open(&cache, store, &FileOptions::new()).unwrap();
     file.view(..PAGE).unwrap();
     let space = space(&pool);
     let own = space.map(Map::anonymous(64 * PAGE)).unwrap();

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 
 use super::direct::LARGE;
 use super::*;
-use crate::cache::{Cache, FileInner, FileOptions, PagedFile};
+use crate::cache::{Cache, FileOptions, PagedFile};
 use crate::space::access::single::Single;
 use crate::space::access::what::What;
 use crate::store::{MemoryStore, Store};
@@ -16,7 +16,7 @@ use crate::sync::failpoint;
 fn filled(cache: &Arc<Cache>, byte: u8) -> PagedFile {
     let store = MemoryStore::with_len(PAGE);
     store.write_at(&[byte; PAGE_SIZE], 0).unwrap();
-    FileInner::open(cache, Arc::new(store), &FileOptions::new()).unwrap()
+    PagedFile::open(cache, Arc::new(store), &FileOptions::new()).unwrap()
 }
 
 /// A thread that evicts a file.

@@ -1,7 +1,7 @@
 //! Changes that are refused for lack of memory.
 
 use super::*;
-use crate::cache::{FileInner, FileOptions};
+use crate::cache::{FileOptions, PagedFile};
 use crate::store::MemoryStore;
 
 /// A fork has the pages too, so the nodes above them have to be copied before the file can replace
@@ -17,7 +17,7 @@ fn a_mapping_that_was_refused_keeps_no_file_open() {
     let mut refused = 0;
     loop {
         let store = Arc::new(MemoryStore::with_len(4 * PAGE));
-        let file = FileInner::open(&Cache::new(&pool), store.clone(), &FileOptions::new());
+        let file = PagedFile::open(&Cache::new(&pool), store.clone(), &FileOptions::new());
         let file = file.unwrap();
         let mapped = space.map(Map::file(&file).replacing(at));
         drop(file);

@@ -2,7 +2,7 @@
 
 use super::direct::{device, hole};
 use super::*;
-use crate::cache::{Cache, FileAccess, FileInner, FileOptions};
+use crate::cache::{Cache, FileAccess, FileOptions, PagedFile};
 use crate::store::MemoryStore;
 
 /// Returns the numbers of dirty and of writable pages.
@@ -16,7 +16,7 @@ fn a_page_is_dirty_until_it_is_written_whoever_takes_its_rights() {
     let cache = Cache::new(&pool(256));
     let options = FileOptions::new().access(FileAccess::ReadWrite);
     let store = Arc::new(MemoryStore::with_len(2 * PAGE));
-    let cached = FileInner::open(&cache, store, &options).unwrap();
+    let cached = PagedFile::open(&cache, store, &options).unwrap();
     let direct = hole(cache.pool(), &device(16 * PAGE), 2 * PAGE);
     for map in [Map::file(&cached), Map::dax(&direct)] {
         let space = space(cache.pool());

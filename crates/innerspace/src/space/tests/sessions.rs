@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};
 
 use super::*;
-use crate::cache::{Cache, FileInner, FileOptions};
+use crate::cache::{Cache, FileOptions, PagedFile};
 use crate::space::{Device, DeviceError};
 use crate::store::Store;
 use crate::sync::domain::suspend_sessions;
@@ -67,7 +67,7 @@ fn a_session_whose_program_catches_a_panic_goes_on_in_its_section() {
     let cache = Cache::new(&pool(64));
     let space = space(cache.pool());
     let at = space.map(Map::anonymous(PAGE)).unwrap();
-    let file = FileInner::open(&cache, Arc::new(Panicking), &FileOptions::new()).unwrap();
+    let file = PagedFile::open(&cache, Arc::new(Panicking), &FileOptions::new()).unwrap();
     let file = space.map(Map::file(&file)).unwrap();
     let device = space.map(Map::device(Panicking, PAGE)).unwrap();
     let mut a = space.accessor().unwrap();

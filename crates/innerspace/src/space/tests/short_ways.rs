@@ -1,7 +1,7 @@
 //! Faults by the short way: which ones take it, and that the result is the same.
 
 use super::*;
-use crate::cache::{Cache, FileInner, FileOptions};
+use crate::cache::{Cache, FileOptions, PagedFile};
 use crate::space::fault::driver::load_by_short_way;
 use crate::space::table::pte::{self, Pte, VALID_R};
 use crate::store::MemoryStore;
@@ -112,7 +112,7 @@ fn a_load_goes_the_short_way_where_it_knows_all_that_it_needs() {
 fn a_load_of_a_file_does_not_go_the_short_way() {
     let cache = Cache::new(&pool(256));
     let store = Arc::new(MemoryStore::with_len(64 * PAGE));
-    let file = FileInner::open(&cache, store, &FileOptions::new()).unwrap();
+    let file = PagedFile::open(&cache, store, &FileOptions::new()).unwrap();
     let space = space(cache.pool());
     let at = space.map(Map::file(&file)).unwrap();
     let mut a = space.accessor().unwrap();

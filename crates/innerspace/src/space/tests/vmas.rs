@@ -1,7 +1,7 @@
 //! Mappings as accessors find them: by their own slots, in other spaces, during changes elsewhere.
 
 use super::*;
-use crate::cache::{Cache, FileInner, FileOptions};
+use crate::cache::{Cache, FileOptions, PagedFile};
 use crate::group::{Group, HeapBytes, MayReclaim};
 use crate::reclaim::PoolFrame;
 use crate::store::MemoryStore;
@@ -286,7 +286,7 @@ fn pages_are_evicted_from_the_few_of_many_mappings_that_show_them() {
     let cache = Cache::new(&pool(4096));
     let store = Arc::new(MemoryStore::with_len(1000 * PAGE));
     crate::store::write_all_at(&*store, &vec![7; 1000 * PAGE_SIZE], 0).unwrap();
-    let file = FileInner::open(&cache, store, &FileOptions::new()).unwrap();
+    let file = PagedFile::open(&cache, store, &FileOptions::new()).unwrap();
     let space = space(cache.pool());
     let mut a = space.accessor().unwrap();
     let mut load = |at| assert_eq!(a.load::<u8>(at), Ok(7));

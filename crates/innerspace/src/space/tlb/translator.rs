@@ -151,7 +151,7 @@ impl Drop for LeavesPlace {
 pub(crate) struct Translator {
     pub(crate) sections: Sections,
     pub(super) leaves: LeavesPlace,
-    /// The number of the page at whose beginning the last such access was.
+    /// The number of the page whose beginning was accessed last.
     pub(super) begun: u64,
 }
 

@@ -209,7 +209,7 @@ impl DeviceRef {
         }
     }
 
-    /// Returns a number that no other device has as long as this is there.
+    /// Returns a number that no other device has while this one exists.
     pub(crate) fn address(&self) -> usize {
         Arc::as_ptr(&self.0) as usize
     }

@@ -254,7 +254,8 @@ impl<'a> Opened<'a> {
     ///
     /// # Errors
     /// [`FileOpenError::InUse`] if the path names the file and another handle has the lock.
-    /// [`FileOpenError::Io`] for other failures, and if the path names another file every time.
+    /// [`FileOpenError::Io`] for other failures, and if the path names another file at every
+    /// attempt.
     pub(crate) fn lock(self) -> Result<Locking<'a>, FileOpenError> {
         let Opened {
             opening,

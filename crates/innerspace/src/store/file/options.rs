@@ -29,7 +29,7 @@ pub enum FileLock {
     /// file that is only read.
     #[default]
     Auto,
-    /// No lock, for files that the program protects in a way of its own. If another program writes
+    /// No lock, for files that the program itself protects. If another program writes
     /// the file meanwhile, reads fail with
     /// [`FileError::ChangedInPlace`](crate::file::FileError::ChangedInPlace), provided that the
     /// change is noticed.

@@ -1,3 +1,4 @@
+use super::participant::MAILBOX_LEN;
 use super::*;
 use crate::sync::thread;
 

@@ -296,7 +296,7 @@ fn open(cache: &Arc<Cache>, store: Arc<dyn Store>) -> PagedFile {
     let options = FileOptions::new()
         .access(FileAccess::ReadWrite)
         .name("data.bin");
-    FileInner::open(cache, store, &options).expect("the store is whole")
+    PagedFile::open(cache, store, &options).expect("the store is whole")
 }
 
 /// Polls a future each time that it is woken, or that `work` has done something.
