@@ -83,7 +83,7 @@ pub(crate) fn cat(arguments: &CatArguments) -> Result<(), Failure> {
             text += &format!("; {} from {tier}", ByteSize(stats.bytes_from_disk));
             let failures = stats.write_errors + stats.read_errors;
             if failures > 0 {
-                text += &format!(", which failed {failures} times: check its disk");
+                text += &format!(", whose disk failed ({failures} chunks): make room there");
             }
         }
         let peak = memory.stats().peak;

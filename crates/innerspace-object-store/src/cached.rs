@@ -27,8 +27,8 @@ const PIECE: u64 = 1 << 20;
 /// The most objects that are kept open.
 const MOST_OPEN: usize = 256;
 
-/// An [`ObjectStore`] whose reads go through the cache of a [`Memory`], for DataFusion, the
-/// asynchronous readers of the crate `parquet`, and all else that takes one.
+/// An [`ObjectStore`] whose reads go through the cache of a [`Memory`], for all that takes one of
+/// version 0.14 (DataFusion 55 does not: it takes one of version 0.13).
 ///
 /// The memory's limit holds for what is cached. What a read returns is a copy, and the caller's
 /// memory, as it is with every object store. Writes, copies, deletions and lists go to the store
@@ -48,7 +48,6 @@ const MOST_OPEN: usize = 256;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new()); // AmazonS3, for example
 /// let store = Arc::new(CachedObjectStore::new(&Memory::with_limit(64 * MIB)?, store));
-/// // context.register_object_store(&url, store) in DataFusion
 /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
 /// # runtime.block_on(async {
 /// store.put(&"key".into(), "hello, world".into()).await?;

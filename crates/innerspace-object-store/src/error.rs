@@ -279,8 +279,13 @@ fn detail_of(error: &object_store::Error) -> String {
         last = inner;
         text = last.to_string();
     }
-    one_line(&text)
+    let text = one_line(&text);
+    let text = text.strip_prefix(STATUS).unwrap_or(&text);
+    text.trim_end_matches([' ', ':']).to_owned()
 }
+
+/// How the client begins its texts of answers that have a status and perhaps a body.
+const STATUS: &str = "Server returned non-2xx status code: ";
 
 /// Makes one short line of a server's or a client's text. Of an XML answer, the code and the
 /// message are kept.

@@ -37,6 +37,8 @@ pub(crate) struct Patience {
 }
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The resolution of times in headers.
+const SECOND: Duration = Duration::from_secs(1);
 
 /// One version of one object, and how it is read.
 #[derive(Debug)]
@@ -287,8 +289,9 @@ impl Source {
             range: Some(GetRange::Bounded(range.clone())),
             if_match: tag.map(str::to_owned),
             version: self.meta.version.clone(),
-            // Without a tag the time has to do.
-            if_unmodified_since: (!is_tagged).then_some(self.meta.last_modified),
+            // Without a tag the time has to do. It has whole seconds in a header, and some servers
+            // compare it with a finer one of theirs. The answer is checked for the very same time.
+            if_unmodified_since: (!is_tagged).then_some(self.meta.last_modified + SECOND),
             ..GetOptions::default()
         }
     }

@@ -12,12 +12,15 @@ use futures_util::{StreamExt, stream};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyDataStream, BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
-use hyper::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, IF_MATCH};
+use hyper::header::{
+    CONTENT_LENGTH, CONTENT_RANGE, ETAG, IF_MATCH, IF_UNMODIFIED_SINCE, LAST_MODIFIED,
+};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
-use s3s::service::S3Service;
 use tokio::net::TcpListener;
+
+use crate::behind::Behind;
 
 /// A fault of one answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,8 +68,8 @@ impl On {
     }
 }
 
-type Cause = Box<dyn std::error::Error + Send + Sync>;
-type Body = UnsyncBoxBody<Bytes, Cause>;
+pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type Body = UnsyncBoxBody<Bytes, Cause>;
 
 struct Order {
     on: On,
@@ -76,10 +79,11 @@ struct Order {
 }
 
 pub(crate) struct Front {
-    service: S3Service,
+    behind: Behind,
     orders: Mutex<VecDeque<Order>>,
     pub(crate) delay_micros: AtomicU64,
     pub(crate) ignore_conditions: AtomicBool,
+    pub(crate) without_tags: AtomicBool,
     pub(crate) requests: AtomicU64,
     in_flight: AtomicU64,
     pub(crate) most_in_flight: AtomicU64,
@@ -111,12 +115,13 @@ impl Drop for InFlight {
 }
 
 impl Front {
-    pub(crate) fn new(service: S3Service) -> Front {
+    pub(crate) fn new(behind: Behind) -> Front {
         Front {
-            service,
+            behind,
             orders: Mutex::default(),
             delay_micros: AtomicU64::new(0),
             ignore_conditions: AtomicBool::new(false),
+            without_tags: AtomicBool::new(false),
             requests: AtomicU64::new(0),
             in_flight: AtomicU64::new(0),
             most_in_flight: AtomicU64::new(0),
@@ -150,7 +155,7 @@ impl Front {
 
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Cause> {
         if self.quiet.load(Ordering::SeqCst) > 0 {
-            return Ok(self.pass_on(request).await?.map(Answer::plain));
+            return self.pass_on(request).await;
         }
         self.requests.fetch_add(1, Ordering::SeqCst);
         let in_flight = InFlight::new(&self);
@@ -183,15 +188,27 @@ impl Front {
         })
     }
 
-    async fn pass_on(&self, request: Request<Incoming>) -> Result<Response<s3s::Body>, Cause> {
+    async fn pass_on(&self, request: Request<Incoming>) -> Result<Response<Body>, Cause> {
         let wanted = request.headers().get(IF_MATCH).cloned();
+        let unmodified = request.headers().get(IF_UNMODIFIED_SINCE).cloned();
         let is_get = request.method() == Method::GET;
+        let is_read = is_get || request.method() == Method::HEAD;
         // The whole request comes first: `s3s` answers some before their body has arrived, and the
         // client would see a broken connection.
         let (parts, body) = request.into_parts();
-        let body = s3s::Body::from(body.collect().await?.to_bytes());
-        let response = self.service.call(Request::from_parts(parts, body)).await;
-        let response = response.map_err(|error| format!("the server failed: {error:?}"))?;
+        let body = body.collect().await?.to_bytes();
+        let mut response = self.behind.answer(Request::from_parts(parts, body)).await?;
+        if is_read && self.without_tags.load(Ordering::SeqCst) {
+            response.headers_mut().remove(ETAG);
+            let modified = response.headers().get(LAST_MODIFIED);
+            // Such a server's own time is finer, and later by a part of a second.
+            if response.status().is_success()
+                && modified.is_some()
+                && modified == unmodified.as_ref()
+            {
+                return Ok(error(412));
+            }
+        }
         let has = response.headers().get(ETAG);
         match wanted {
             Some(wanted)
@@ -204,7 +221,7 @@ impl Front {
                 parts.status = hyper::StatusCode::PRECONDITION_FAILED;
                 parts.headers.remove(CONTENT_LENGTH);
                 parts.headers.remove(CONTENT_RANGE);
-                Ok(Response::from_parts(parts, s3s::Body::empty()))
+                Ok(Response::from_parts(parts, full(Bytes::new())))
             }
             _ => Ok(response),
         }
@@ -215,14 +232,9 @@ impl Front {
 struct Answer;
 
 impl Answer {
-    fn plain(body: s3s::Body) -> Body {
-        body.map_err(|error| -> Cause { error.to_string().into() })
-            .boxed_unsync()
-    }
-
     /// The first `len` bytes of a body; then the connection is cut, or nothing follows.
-    fn part(body: s3s::Body, in_flight: InFlight, len: usize, stall: bool) -> Body {
-        let data = BodyDataStream::new(Answer::plain(body));
+    fn part(body: Body, in_flight: InFlight, len: usize, stall: bool) -> Body {
+        let data = BodyDataStream::new(body);
         let state = (data, in_flight, len);
         let frames = stream::unfold(state, move |(mut data, in_flight, left)| async move {
             if left == 0 && stall {
@@ -247,9 +259,9 @@ impl Answer {
 }
 
 /// Makes an answer with one byte fewer, whose headers agree with it.
-async fn shorter(response: Response<s3s::Body>) -> Result<Response<Body>, Cause> {
+async fn shorter(response: Response<Body>) -> Result<Response<Body>, Cause> {
     let (mut parts, body) = response.into_parts();
-    let bytes = Answer::plain(body).collect().await?.to_bytes();
+    let bytes = body.collect().await?.to_bytes();
     let bytes = bytes.slice(..bytes.len().saturating_sub(1));
     parts.headers.insert(CONTENT_LENGTH, bytes.len().into());
     if let Some(range) = parts.headers.get(CONTENT_RANGE) {
@@ -263,7 +275,7 @@ async fn shorter(response: Response<s3s::Body>) -> Result<Response<Body>, Cause>
     Ok(Response::from_parts(parts, full(bytes)))
 }
 
-fn full(bytes: Bytes) -> Body {
+pub(crate) fn full(bytes: Bytes) -> Body {
     Full::new(bytes)
         .map_err(|never: Infallible| match never {})
         .boxed_unsync()

@@ -8,30 +8,48 @@
 //! `s3s-fs` does not look at `If-Match` of a GET. The front does it as S3 does: it answers 412 if
 //! the entity tag is another one. [`S3Server::ignore_conditions`] turns that off, for servers that
 //! ignore conditions.
+//!
+//! The same front stands before any other S3 server if `INNERSPACE_TEST_S3` has its address, as
+//! `http://127.0.0.1:7070`. That server must run on this machine, know the key `test-key` with the
+//! secret `test-secret-that-nobody-may-print`, and have a bucket named `bucket`, which is emptied
+//! for each test. Tests then have to run one at a time.
 
+mod behind;
 mod front;
+mod plain;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use object_store::ObjectStoreExt;
-use object_store::aws::{AmazonS3, AmazonS3Builder};
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use http_body_util::BodyExt;
+use hyper::Request;
+use object_store::aws::{AmazonS3, AmazonS3Builder, AwsAuthorizer, AwsCredential};
+use object_store::client::HttpRequestBody;
 use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
 use s3s::auth::SimpleAuth;
 use s3s::service::S3ServiceBuilder;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
-use front::Front;
+use behind::Behind;
+use front::{Cause, Front};
 pub use front::{Fault, On};
+pub use plain::PlainServer;
 
 /// The bucket that every server has.
 pub const BUCKET: &str = "bucket";
 const KEY: &str = "test-key";
 const SECRET: &str = "test-secret-that-nobody-may-print";
+/// The variable with the address of another server.
+const OTHER: &str = "INNERSPACE_TEST_S3";
+/// Whether the one bucket of the other server is in use.
+static OTHER_IN_USE: AtomicBool = AtomicBool::new(false);
 
 /// A server that runs until it is dropped.
 #[derive(Debug)]
@@ -40,6 +58,9 @@ pub struct S3Server {
     folder: tempfile::TempDir,
     front: Arc<Front>,
     runtime: Option<Runtime>,
+    /// Another server than `s3s-fs`, and the uploads that it had under way at the start.
+    other: Option<SocketAddr>,
+    parts_before: usize,
 }
 
 impl S3Server {
@@ -56,21 +77,90 @@ impl S3Server {
             .enable_all()
             .build()
             .expect("threads for the server");
-        let files = s3s_fs::FileSystem::new(folder.path()).expect("a server on the folder");
-        let mut builder = S3ServiceBuilder::new(files);
-        builder.set_auth(SimpleAuth::from_single(KEY, SECRET));
-        let front = Arc::new(Front::new(builder.build()));
+        let other = std::env::var(OTHER).ok().map(|url| {
+            let address = url.strip_prefix("http://").unwrap_or(&url);
+            let address: SocketAddr = address.parse().expect("http://ADDRESS:PORT");
+            assert!(
+                !OTHER_IN_USE.swap(true, Ordering::SeqCst),
+                "another test uses {url}: add --test-threads=1"
+            );
+            address
+        });
+        let behind = match other {
+            Some(address) => Behind::Running(address),
+            None => {
+                let files = s3s_fs::FileSystem::new(folder.path()).expect("a server on the folder");
+                let mut builder = S3ServiceBuilder::new(files);
+                builder.set_auth(SimpleAuth::from_single(KEY, SECRET));
+                Behind::Files(builder.build())
+            }
+        };
+        let front = Arc::new(Front::new(behind));
         let listener = runtime
             .block_on(TcpListener::bind("127.0.0.1:0"))
             .expect("a port on loopback");
         let address = listener.local_addr().expect("the port's number");
         runtime.spawn(front::serve(front.clone(), listener));
-        S3Server {
+        let mut server = S3Server {
             address,
             folder,
             front,
             runtime: Some(runtime),
+            other,
+            parts_before: 0,
+        };
+        if server.other.is_some() {
+            server.empty();
+            server.parts_before = server.parts();
         }
+        server
+    }
+
+    /// Whether the server is `s3s-fs`, and no other one.
+    pub fn is_ours(&self) -> bool {
+        self.other.is_none()
+    }
+
+    /// Deletes all objects.
+    fn empty(&self) {
+        let client = self.client();
+        let emptied = self.quietly(async move {
+            let all: Vec<_> = client.list(None).try_collect().await?;
+            for object in all {
+                client.delete(&object.location).await?;
+            }
+            Ok::<(), object_store::Error>(())
+        });
+        emptied.expect("a bucket that can be emptied");
+    }
+
+    /// Returns the number of multipart uploads that the other server has under way.
+    fn parts(&self) -> usize {
+        let address = self.other.expect("another server");
+        let url = format!("http://{address}/{BUCKET}?uploads");
+        let mut request = Request::get(url)
+            .body(HttpRequestBody::from(Bytes::new()))
+            .expect("a request");
+        let credential = AwsCredential {
+            key_id: KEY.to_owned(),
+            secret_key: SECRET.to_owned(),
+            token: None,
+        };
+        AwsAuthorizer::new(&credential, "s3", "us-east-1")
+            .try_authorize(&mut request, None)
+            .expect("a request that can be signed");
+        let path = request.uri().path_and_query().cloned();
+        let mut request = request.map(|_| Bytes::new());
+        *request.uri_mut() = path.expect("a path").into();
+        let host = address.to_string().parse().expect("a header's value");
+        request.headers_mut().insert("host", host);
+        let listed = self.quietly(async move {
+            let answer = Behind::Running(address).answer(request).await?;
+            Ok::<_, Cause>(answer.into_body().collect().await?.to_bytes())
+        });
+        let listed = String::from_utf8_lossy(&listed.expect("a list of uploads")).into_owned();
+        assert!(listed.contains("ListMultipartUploadsResult"), "{listed}");
+        listed.matches("<UploadId>").count()
     }
 
     /// Returns the server's address, as `http://127.0.0.1:PORT`.
@@ -157,6 +247,9 @@ impl S3Server {
     /// # Panics
     /// If the folder cannot be read.
     pub fn parts_left(&self) -> usize {
+        if self.other.is_some() {
+            return self.parts() - self.parts_before;
+        }
         let entries = std::fs::read_dir(self.folder.path()).expect("the server's folder");
         let names = entries.map(|entry| entry.expect("an entry").file_name());
         names
@@ -164,7 +257,7 @@ impl S3Server {
             .count()
     }
 
-    /// Returns the folder of the bucket's objects.
+    /// Returns the folder of the bucket's objects, which only `s3s-fs` fills.
     pub fn folder(&self) -> PathBuf {
         self.folder.path().join(BUCKET)
     }
@@ -206,6 +299,12 @@ impl S3Server {
         self.front.ignore_conditions.store(ignore, Ordering::SeqCst);
     }
 
+    /// Chooses whether objects have no entity tags. Such a server's times are finer than those of
+    /// its answers.
+    pub fn leave_tags_out(&self, leave_out: bool) {
+        self.front.without_tags.store(leave_out, Ordering::SeqCst);
+    }
+
     /// Returns how many requests came so far, or since [`S3Server::forget_counts`].
     pub fn requests(&self) -> u64 {
         self.front.requests.load(Ordering::SeqCst)
@@ -227,6 +326,9 @@ impl Drop for S3Server {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
+        }
+        if self.other.is_some() {
+            OTHER_IN_USE.store(false, Ordering::SeqCst);
         }
     }
 }

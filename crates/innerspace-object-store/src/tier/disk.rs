@@ -140,7 +140,7 @@ impl Disk {
             chunk,
         };
         disk.load(slots, &mut found)
-            .map_err(failed("read the records"))?;
+            .map_err(failed("prepare its files"))?;
         Ok(disk)
     }
 

@@ -162,7 +162,7 @@ pub enum TierError {
         chunk: usize,
     },
     /// The folder or its files cannot be made, read or written.
-    #[error("{}: cannot open the tier: {problem}; choose a folder on a local disk that you may write", folder.display())]
+    #[error("{}: cannot open the tier: {problem}; {}", folder.display(), remedy(*kind))]
     Folder {
         /// The folder.
         folder: PathBuf,
@@ -171,6 +171,15 @@ pub enum TierError {
         /// Its kind.
         kind: io::ErrorKind,
     },
+}
+
+fn remedy(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "make room there, or choose a folder on another local disk"
+        }
+        _ => "choose a folder on a local disk that you may write",
+    }
 }
 
 impl From<TierError> for io::Error {

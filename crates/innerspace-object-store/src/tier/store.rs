@@ -162,6 +162,8 @@ impl<S: Store> TieredStore<S> {
         if (got as u64) < bytes {
             return Ok(None);
         }
+        // What the last chunk lacks up to a multiple of the disk's unit goes to the disk, too.
+        buffer[bytes as usize..].fill(0);
         let copied = copy_out(&buffer[..bytes as usize], start, bufs, wanted);
         let number = claims.chunks.end - claims.chunks.start;
         count(&tier.counters.misses, number);

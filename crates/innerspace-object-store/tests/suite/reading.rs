@@ -83,6 +83,19 @@ fn a_replaced_object_is_changed_and_never_mixed() {
 }
 
 #[test]
+fn an_object_without_a_tag_is_known_by_its_length_and_time() {
+    let server = S3Server::start();
+    server.leave_tags_out(true);
+    server.put("data", bytes(1, LEN));
+    let object = open(&server, "data");
+    assert_eq!(object.meta().e_tag, None);
+    assert_eq!(read(&object, 5, 100).unwrap(), bytes(1, LEN)[5..105]);
+    server.put("data", bytes(2, LEN + 1));
+    let error = read(&object, 5, 100).unwrap_err();
+    assert_eq!(StoreErrorKind::of(&error), StoreErrorKind::Changed);
+}
+
+#[test]
 fn a_deleted_object_and_a_missing_one_say_so() {
     let server = S3Server::start();
     server.put("data", bytes(1, LEN));
