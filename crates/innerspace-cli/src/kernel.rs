@@ -8,6 +8,8 @@ use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
+#[cfg(all(feature = "sqlite", unix))]
+pub(crate) use self::unix::raise_file_limit;
 #[cfg(unix)]
 pub(crate) use self::unix::{
     Mapping, drop_cache, fork_and_write, have_large_files_refused, leave_no_core, signal_of,
@@ -143,6 +145,22 @@ mod unix {
         unsafe {
             libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         }
+    }
+
+    /// Raises the number of files that this process may have open to the most that the system
+    /// allows it, and returns that number.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn raise_file_limit() -> io::Result<u64> {
+        let mut limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: `limit` is valid memory.
+        check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) })?;
+        limit.rlim_cur = limit.rlim_max;
+        // SAFETY: as above.
+        check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) })?;
+        Ok(limit.rlim_cur)
     }
 
     /// Makes sure that a death by signal, which is expected, leaves no core file.

@@ -1,8 +1,14 @@
-//! `innerspace`: a tour of the library that shows each claim with its evidence.
+//! `innerspace`: a tour of the library, and a demonstration of SQLite on it, that show each claim with
+//! its evidence.
 //!
 //! | file | content |
 //! |---|---|
 //! | `tour` | the six stations, a file each: read these to learn the API |
+//! | `demo` | SQLite on the library: branches (feature `sqlite`) |
+//! | `stations`, `report` | claims that are shown one after the other, and how they are printed |
+//! | `child` | the processes that the tool starts of itself |
+//! | `interrupt` | the temporary folder, gone at the end and on Ctrl-C |
+//! | `data` | numbers that look random, and checksums |
 //! | `kernel` | the kernel's means for the same tasks; all of the tool's `unsafe` |
 //! | `size` | sizes in the form `16MiB` |
 //! | `remote` | `cat` and `stat` of objects in object storage (feature `remote`) |
@@ -10,10 +16,17 @@
 //! Exit code 0: everything was verified. 1: a claim was not verified, or a step failed. 2: wrong
 //! arguments. 130: interrupted.
 
+mod child;
+mod data;
+#[cfg(all(feature = "sqlite", unix))]
+mod demo;
+mod interrupt;
 mod kernel;
 #[cfg(feature = "remote")]
 mod remote;
+mod report;
 mod size;
+mod stations;
 mod tour;
 
 use std::io::{self, Write};
@@ -21,7 +34,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::tour::{Failure, TourArguments};
+use crate::child::Child;
+use crate::stations::Failure;
+use crate::tour::TourArguments;
 
 const EXIT_CODES: &str = "\
 Exit code: 0 everything was verified, 1 something was not or could not be done, 2 wrong arguments,
@@ -42,6 +57,10 @@ enum Command {
     /// place
     #[command(after_help = EXIT_CODES)]
     Tour(TourArguments),
+    /// Shows what SQLite can do on the library
+    #[cfg(all(feature = "sqlite", unix))]
+    #[command(subcommand, after_help = EXIT_CODES)]
+    Demo(demo::Demo),
     /// Prints an object of S3, Google Cloud Storage, Azure, an HTTP server or a local disk, under a
     /// limit
     #[cfg(feature = "remote")]
@@ -51,9 +70,9 @@ enum Command {
     #[cfg(feature = "remote")]
     #[command(after_help = remote::URLS)]
     Stat(remote::StatArguments),
-    /// The processes that the tour starts of itself, so that the kernel's side has one of its own
+    /// The processes that the tool starts of itself, so that the others' side has one of its own
     #[command(hide = true, subcommand)]
-    Child(tour::Child),
+    Child(Child),
 }
 
 fn main() -> ExitCode {
@@ -64,6 +83,8 @@ fn main() -> ExitCode {
     };
     let outcome = match &arguments.command {
         Command::Tour(arguments) => tour::run(arguments),
+        #[cfg(all(feature = "sqlite", unix))]
+        Command::Demo(demo) => demo.run(),
         #[cfg(feature = "remote")]
         Command::Cat(arguments) => remote::cat(arguments),
         #[cfg(feature = "remote")]
@@ -92,6 +113,7 @@ fn explain(error: &clap::Error) -> ExitCode {
     let first = first.strip_prefix("error: ").unwrap_or(first);
     let command = match std::env::args_os().nth(1) {
         Some(name) if name == "tour" => "innerspace tour",
+        Some(name) if cfg!(all(feature = "sqlite", unix)) && name == "demo" => "innerspace demo",
         Some(name) if cfg!(feature = "remote") && name == "cat" => "innerspace cat",
         Some(name) if cfg!(feature = "remote") && name == "stat" => "innerspace stat",
         _ => "innerspace",

@@ -10,7 +10,7 @@ use innerspace::{ByteSize, GIB, MIB, Memory, PagedFile};
 use innerspace_object_store::{ObjectStoreFile, Tier};
 
 use crate::size;
-use crate::tour::Failure;
+use crate::stations::Failure;
 
 /// What both commands say about URLs.
 pub(crate) const URLS: &str = "\

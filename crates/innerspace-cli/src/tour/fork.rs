@@ -54,7 +54,7 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
         forking: Vec::new(),
         writing: Vec::new(),
     };
-    let bar = tour.spinner("forking");
+    let bar = tour.report.spinner("forking");
     for first in (0..FORKS).step_by(alive as usize) {
         herd.fork_and_check(first..FORKS.min(first + alive), &mut findings)?;
     }
@@ -69,7 +69,7 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
     ));
     findings.here("each found its own bytes, its parent's, and none of another's");
 
-    let spinner = tour.spinner("forking processes");
+    let spinner = tour.report.spinner("forking processes");
     let mut command = Child::command("forks")?;
     command.args([resident.to_string(), PROCESSES.to_string()]);
     let output = Child::output(command)?;
@@ -146,7 +146,7 @@ impl Herd {
 
 /// Runs in a process of its own: forks itself `count` times with `resident` bytes of memory in use,
 /// and prints how long each fork took.
-pub(super) fn fork_processes(resident: usize, count: u32) -> Result<()> {
+pub(crate) fn fork_processes(resident: usize, count: u32) -> Result<()> {
     let mut memory = vec![FILLED; resident];
     let mut times = Vec::new();
     for number in 0..count {

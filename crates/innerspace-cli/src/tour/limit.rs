@@ -31,7 +31,7 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
         ),
         ("mmap, no limit".to_owned(), Contender::Mmap),
     ];
-    let bar = tour.spinner("reading the file in other processes");
+    let bar = tour.report.spinner("reading the file in other processes");
     let mut runs: Vec<Run> = Vec::new();
     for round in 0..ROUNDS {
         for (i, (_, contender)) in contenders.iter().enumerate() {

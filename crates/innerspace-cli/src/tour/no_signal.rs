@@ -65,7 +65,7 @@ fn here(tour: &Tour, path: &Path, findings: &mut Findings) -> Result<()> {
 }
 
 /// Runs in a process of its own: does the same as [`here`] with mmap, and does not survive it.
-pub(super) fn map_and_cut_short(path: &Path) -> Result<()> {
+pub(crate) fn map_and_cut_short(path: &Path) -> Result<()> {
     kernel::leave_no_core();
     let file = File::options().read(true).write(true).open(path)?;
     let mapping = Mapping::new(&file, LEN)?;

@@ -9,8 +9,8 @@ use innerspace::store::faulty::{Failure, Fault, FaultyStore, OperationKind, Rule
 use innerspace::store::{FileAccess, FileOptions};
 use innerspace::{Accessor, ByteSize, Grouped, MIB, Map, Memory, PagedFile, VirtAddr};
 
-use super::sample::Random;
 use super::{Findings, Result, Tour};
+use crate::data::Random;
 
 /// The largest memory to use, so that not all updates fit.
 const MOST_MEMORY: u64 = 2 * MIB;
@@ -37,7 +37,7 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
     let file = options.open_store(store.clone())?;
     let mut updates = Updates::of(&memory, &file)?;
 
-    let bar = tour.spinner("updating");
+    let bar = tour.report.spinner("updating");
     updates.run()?;
     store.add(
         Rule::new(Fault::Fail(Failure::NoSpace))

@@ -10,8 +10,8 @@ use clap::{Args, ValueEnum};
 use innerspace::store::kernel_cached_pages;
 use innerspace::{MIB, Memory, PAGE_SIZE};
 
-use super::sample::Checksum;
 use super::{Child, Result, Tour, same_bytes};
+use crate::data::Checksum;
 use crate::kernel::{self, Mapping};
 
 /// The most bytes of the file that the contenders read.
@@ -120,7 +120,7 @@ impl Run {
 }
 
 /// Runs in a process of its own: reads the file in one of the ways and prints the result.
-pub(super) fn contend(arguments: &ContenderArguments) -> Result<()> {
+pub(crate) fn contend(arguments: &ContenderArguments) -> Result<()> {
     let ContenderArguments {
         contender,
         file: path,

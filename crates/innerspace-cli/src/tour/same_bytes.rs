@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use innerspace::{ByteSize, KIB, MIB, Map, Memory, PAGE_SIZE, PagedFile};
 
-use super::sample::Checksum;
 use super::{Findings, Result, Tour};
+use crate::data::Checksum;
 
 /// The number of bytes read at a time.
 const PIECE: usize = 64 * KIB as usize;
@@ -23,7 +23,7 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
     let file = memory.file_options().block_size(blocks).open(&tour.file)?;
     let size = ByteSize(file.len());
 
-    let bar = tour.bytes_bar("through a mapping", file.len());
+    let bar = tour.report.bytes_bar("through a mapping", file.len());
     let start = Instant::now();
     let mapped = checksum_by_mapping(&memory, &file, file.len(), |bytes| bar.inc(bytes))?;
     let took = start.elapsed().as_secs_f64();
@@ -37,7 +37,7 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
         "{stores} stores to a private mapping, seen there and not in the file"
     ));
 
-    let bar = tour.bytes_bar("by plain reads", file.len());
+    let bar = tour.report.bytes_bar("by plain reads", file.len());
     let start = Instant::now();
     let (plain, read) = checksum_by_reading(&tour.plain_file()?, |bytes| bar.inc(bytes))
         .map_err(|error| format!("{}: read(2) failed: {error}", tour.name))?;

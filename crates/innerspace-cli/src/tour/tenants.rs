@@ -56,7 +56,7 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
 
 /// Measures the effect of the same scan on the kernel's cache, which the whole process shares.
 fn scan_by_kernel(tour: &Tour) -> Result<String> {
-    let spinner = tour.spinner("reading the file in another process");
+    let spinner = tour.report.spinner("reading the file in another process");
     let len = tour.size.min(rivals::MOST_BYTES);
     let run = Contender::Read.run(tour, len);
     spinner.finish_and_clear();
@@ -79,7 +79,7 @@ struct Evicted {
 fn scan_between_reads(tour: &Tour, set: &PagedFile, file: &PagedFile) -> Result<Evicted> {
     set.scan(.., |_| ())?;
     let before = set.stats();
-    let bar = tour.bytes_bar("tenant-b scans", file.len());
+    let bar = tour.report.bytes_bar("tenant-b scans", file.len());
     file.scan(.., |piece| bar.inc(piece.len() as u64))?;
     bar.finish_and_clear();
     set.scan(.., |_| ())?;

@@ -1,38 +1,49 @@
-//! The tour's output, and the findings of a station.
+//! The output, and the findings of a station.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use innerspace::ByteSize;
 
-use super::{Failure, Station, interrupted};
+use crate::interrupt::interrupted;
+use crate::stations::Station;
 
 /// The findings of a station. Its claim is verified only if `failures` is empty.
 #[derive(Debug, Default)]
-pub(super) struct Findings {
+pub(crate) struct Findings {
     here: Vec<String>,
     kernel: Vec<String>,
+    /// What ordinary SQLite does.
+    #[cfg(all(feature = "sqlite", unix))]
+    sqlite: Vec<String>,
     failures: Vec<String>,
 }
 
 impl Findings {
     /// Adds a line of evidence.
-    pub(super) fn here(&mut self, line: impl Into<String>) {
+    pub(crate) fn here(&mut self, line: impl Into<String>) {
         self.here.push(line.into());
     }
 
     /// Adds a line about the kernel's result in the same case.
-    pub(super) fn kernel(&mut self, line: impl Into<String>) {
+    pub(crate) fn kernel(&mut self, line: impl Into<String>) {
         self.kernel.push(line.into());
     }
 
+    /// Adds a line about the result of ordinary SQLite in the same case.
+    #[cfg(all(feature = "sqlite", unix))]
+    pub(crate) fn sqlite(&mut self, line: impl Into<String>) {
+        self.sqlite.push(line.into());
+    }
+
     /// Adds a line about a result that is not as claimed.
-    pub(super) fn fail(&mut self, line: impl Into<String>) {
+    pub(crate) fn fail(&mut self, line: impl Into<String>) {
         self.failures.push(line.into());
     }
 
-    pub(super) fn holds(&self) -> bool {
+    pub(crate) fn holds(&self) -> bool {
         self.failures.is_empty()
     }
 }
@@ -59,34 +70,49 @@ fn wrap(mut line: &str, columns: usize) -> Vec<&str> {
 }
 
 /// Standard output, which may be closed at any time.
-#[derive(Debug)]
-pub(super) struct Report {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Report {
     terminal: bool,
 }
 
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Failure {
-        match error.kind() {
-            io::ErrorKind::BrokenPipe => Failure::OutputClosed,
-            _ => Failure::Run(format!("cannot print: {error}").into()),
-        }
-    }
-}
-
 impl Report {
-    pub(super) fn new() -> Report {
+    pub(crate) fn new() -> Report {
         Report {
             terminal: io::stdout().is_terminal() && io::stderr().is_terminal(),
         }
     }
 
     /// Creates a progress bar, which is drawn only on a terminal.
-    pub(super) fn bar(&self, len: u64) -> ProgressBar {
+    fn bar(&self, len: u64) -> ProgressBar {
         let target = match self.terminal {
             true => ProgressDrawTarget::stderr(),
             false => ProgressDrawTarget::hidden(),
         };
         ProgressBar::with_draw_target(Some(len), target)
+    }
+
+    /// Creates a progress bar over bytes.
+    pub(crate) fn bytes_bar(&self, doing: &'static str, bytes: u64) -> ProgressBar {
+        let style = "  {msg:<24} {wide_bar} {bytes:>10} of {total_bytes}";
+        self.styled_bar(doing, bytes, style)
+    }
+
+    /// Creates a progress bar over things that are counted.
+    #[cfg(all(feature = "sqlite", unix))]
+    pub(crate) fn count_bar(&self, doing: &'static str, count: u64) -> ProgressBar {
+        self.styled_bar(doing, count, "  {msg:<24} {wide_bar} {pos:>6} of {len}")
+    }
+
+    fn styled_bar(&self, doing: &'static str, len: u64, style: &str) -> ProgressBar {
+        let bar = self.bar(len).with_message(doing);
+        bar.with_style(ProgressStyle::with_template(style).expect("a valid template"))
+    }
+
+    /// Creates a spinner for work of unknown length.
+    pub(crate) fn spinner(&self, doing: &'static str) -> ProgressBar {
+        let bar = self.styled_bar(doing, 0, "  {spinner} {msg}");
+        bar.enable_steady_tick(Duration::from_millis(100));
+        bar
     }
 
     fn line(&self, line: impl Display) -> io::Result<()> {
@@ -98,19 +124,31 @@ impl Report {
         out.flush()
     }
 
-    pub(super) fn open(&self, name: &str, size: u64, limit: u64) -> io::Result<()> {
+    pub(crate) fn open(&self, name: &str, size: u64, limit: u64) -> io::Result<()> {
         let (size, limit) = (ByteSize(size), ByteSize(limit));
-        self.line(format_args!("{name}: {size}, with a limit of {limit}"))
+        self.title(format_args!("{name}: {size}, with a limit of {limit}"))
     }
 
-    pub(super) fn begin(&self, number: usize, of: usize, station: &Station) -> io::Result<()> {
+    /// Prints the first line.
+    pub(crate) fn title(&self, title: impl Display) -> io::Result<()> {
+        self.line(title)
+    }
+
+    pub(crate) fn begin<T>(
+        &self,
+        number: usize,
+        of: usize,
+        station: &Station<T>,
+    ) -> io::Result<()> {
         let Station { name, claim, .. } = station;
         self.line(format_args!("\n{number} of {of}  {name}\n  {claim}"))
     }
 
-    pub(super) fn end(&self, findings: &Findings) -> io::Result<()> {
+    pub(crate) fn end(&self, findings: &Findings) -> io::Result<()> {
         self.marked("here    ", &findings.here)?;
         self.marked("kernel  ", &findings.kernel)?;
+        #[cfg(all(feature = "sqlite", unix))]
+        self.marked("SQLite  ", &findings.sqlite)?;
         for line in &findings.failures {
             self.marked(NOT_VERIFIED, [line])?;
         }
@@ -120,7 +158,7 @@ impl Report {
         Ok(())
     }
 
-    pub(super) fn failed(&self, error: &dyn std::error::Error) -> io::Result<()> {
+    pub(crate) fn failed(&self, error: &dyn std::error::Error) -> io::Result<()> {
         self.marked(NOT_VERIFIED, [error.to_string()])
     }
 
@@ -142,13 +180,13 @@ impl Report {
     }
 
     /// Prints a reason for a failed station that is not the library's fault: the file has changed.
-    pub(super) fn changed(&self, name: &str) -> io::Result<()> {
+    pub(crate) fn changed(&self, name: &str) -> io::Result<()> {
         self.line(format_args!(
             "\n{name} was changed by another program during the tour"
         ))
     }
 
-    pub(super) fn sum(&self, verified: usize, of: usize) -> io::Result<()> {
+    pub(crate) fn sum(&self, verified: usize, of: usize) -> io::Result<()> {
         self.line(format_args!("\n{verified} of {of} verified"))
     }
 }
