@@ -209,9 +209,8 @@ fn by_threads(memory: &Memory, client: &Arc<dyn ObjectStore>, tier: Option<&Tier
         let threads: Vec<_> = (0..FILES)
             .map(|number| scope.spawn(move || one(number)))
             .collect();
-        let ends = threads.into_iter().map(|thread| thread.join());
-        ends.map(|end| end.unwrap_or_else(|_| Err("a thread panicked".into())))
-            .collect()
+        let mut ends = threads.into_iter().map(|thread| thread.join());
+        ends.try_for_each(|end| end.unwrap_or_else(|_| Err("a thread panicked".into())))
     })
 }
 

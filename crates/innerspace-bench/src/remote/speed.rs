@@ -203,6 +203,7 @@ impl Bench<'_> {
     }
 
     fn scans(&self, name: String, limit: u64) -> Row<'_> {
+        let part = limit / 8 / IN_FLIGHT;
         Row {
             name,
             unit: Unit::Nanoseconds,
@@ -210,8 +211,8 @@ impl Bench<'_> {
                 Contender::new(BARE, move || {
                     let client = &self.client;
                     let parts =
-                        stream::iter((0..LEN).step_by(PART as usize)).map(|at| async move {
-                            let bytes = client.get_range(&Key::from(KEY), at..at + PART).await?;
+                        stream::iter((0..LEN).step_by(part as usize)).map(|at| async move {
+                            let bytes = client.get_range(&Key::from(KEY), at..at + part).await?;
                             check(0, at, &bytes)
                         });
                     wall_time(PAGES, || {
@@ -358,9 +359,8 @@ fn direct_scan(file: &File) -> Result<(), Box<dyn Error>> {
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(part)).collect();
-        let ends = threads.into_iter().map(|thread| thread.join());
-        ends.map(|end| end.unwrap_or_else(|_| Err("a thread panicked".into())))
-            .collect::<Fallible>()
+        let mut ends = threads.into_iter().map(|thread| thread.join());
+        ends.try_for_each(|end| end.unwrap_or_else(|_| Err("a thread panicked".into())))
             .map_err(told)
     })
 }

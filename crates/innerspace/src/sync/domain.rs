@@ -52,7 +52,7 @@
 //! Locking: the list of participants and each mailbox have a mutex of their own. Only the
 //! allocator's locks are further in.
 
-use super::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use super::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::members::Members;
 use super::{Arc, Backoff, Mutex, Rank, order};
 use crate::sys::barrier::{self, BarrierMode};
@@ -462,7 +462,7 @@ impl Sections {
 
     /// Returns the word that `visible` loads. The word lives as long as the participant.
     #[cfg(all(feature = "layout", not(any(loom, shuttle))))]
-    pub(crate) fn visible_word(&self) -> &AtomicPtr<()> {
+    pub(crate) fn visible_word(&self) -> &super::atomic::AtomicPtr<()> {
         &self.participant.pending
     }
 

@@ -281,7 +281,7 @@ fn a_program_is_shrunk_to_the_acts_that_do_the_harm() {
         let first = program.iter().position(many);
         let dropped = |act: &Act| matches!(act, Act::DropAll | Act::DropHalf);
         match first {
-            Some(at) if program[at..].iter().any(dropped) && runs.get() % 2 == 0 => {
+            Some(at) if program[at..].iter().any(dropped) && runs.get().is_multiple_of(2) => {
                 Err(format!("B hangs{AFTER}act {at}"))
             }
             _ if program.len() == 1 => Err("another harm".to_owned()),
