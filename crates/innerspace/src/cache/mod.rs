@@ -116,6 +116,7 @@ pub use read::view::View;
 pub use ready::Ready;
 pub(crate) use service::{Cache, ErrorHook};
 pub use task::Task;
+pub(crate) use task::call_and_drop;
 pub(crate) use wait::Wait;
 pub use waiting::TimedOut;
 pub(crate) use waiting::wait_for;

@@ -14,7 +14,7 @@ use crate::cache::errors::FileError;
 use crate::cache::file::handle::PagedFile;
 use crate::cache::map::evict::Evicting;
 use crate::cache::read::view::View;
-use crate::cache::task::Task;
+use crate::cache::task::{Task, call_and_drop};
 use crate::cache::wait::Wait;
 use crate::cache::write::append::try_append;
 use crate::cache::write::write_at::try_write_at;
@@ -90,7 +90,7 @@ impl PagedFile {
         let core = self.core();
         let about = (core.address(), &core.id.group);
         let turn = (turn, core.store.requests());
-        Task::new(&core.cache, about, turn, move || call(&file))
+        Task::new(&core.cache, about, turn, move || call_and_drop(file, call))
     }
 }
 

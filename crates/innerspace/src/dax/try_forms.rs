@@ -9,7 +9,7 @@ use std::ops::RangeBounds;
 
 use super::error::DaxError;
 use super::file::{DaxFile, DaxPin};
-use crate::cache::{Task, Wait};
+use crate::cache::{Task, Wait, call_and_drop};
 use crate::exec::Turn;
 use crate::exec::reentry::InTask;
 use crate::group::{LimitError, MayReclaim};
@@ -50,7 +50,7 @@ impl DaxFile {
         let turn = (Turn::Alone, 1);
         let call = move || {
             let _inside = InTask::begin();
-            call(&file)
+            call_and_drop(file, call)
         };
         Task::new(&self.core().cache, about, turn, call)
     }

@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::VirtAddr;
-use crate::cache::{Task, TimedOut, wait_for};
+use crate::cache::{Task, TimedOut, call_and_drop, wait_for};
 use crate::exec::Turn;
 use crate::group::LimitError;
 use crate::reclaim::AllocMode;
@@ -80,7 +80,9 @@ impl Space {
         let space = self.clone();
         let about = (Arc::as_ptr(&self.0) as usize, self.group());
         let turn = (Turn::Alone, 1);
-        Task::new(&self.0.cache, about, turn, move || call(&space))
+        Task::new(&self.0.cache, about, turn, move || {
+            call_and_drop(space, call)
+        })
     }
 
     /// Returns a future that waits until `len` bytes at `at`, at any alignment, can be accessed in

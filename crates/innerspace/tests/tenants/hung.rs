@@ -281,6 +281,26 @@ fn a_store_that_panics_where_its_group_makes_room_leaves_nothing_charged() {
     }
 }
 
+// spec: N2, N6
+#[test]
+fn a_result_is_given_back_though_its_file_panics_as_the_call_closes_it() {
+    let world = World::new(16 * MIB, Threads::None);
+    let file = open(&world.memory, &world.a, Arc::new(PanicsInWrite));
+    file.write_at(&[1; 4096], 0).unwrap();
+    let mut task = Box::pin(file.defer(|file| file.view(8 * PAGE..16 * PAGE)));
+    let polled = task.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending());
+    // The call has the last handle.
+    drop(file);
+    let each = |work: &mut dyn FnMut()| {
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+    };
+    each(&mut || world.memory.tick());
+    drop(task);
+    world.memory.validate();
+    assert_eq!(world.a.usage(), 0);
+}
+
 struct Panicking;
 
 impl Wake for Panicking {
