@@ -4,7 +4,8 @@
 # One argument: the folder of the environment; by default one in the target folder, made anew.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-environment=${1:-${CARGO_TARGET_DIR:-target}/python-environment}
+# Absolute, since the last checks run in the package's folder.
+environment=$(realpath -m "${1:-${CARGO_TARGET_DIR:-target}/python-environment}")
 rm -rf "$environment"
 python3 -m venv "$environment"
 "$environment/bin/pip" install --quiet './crates/innerspace-python[test,check]'
