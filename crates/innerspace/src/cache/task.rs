@@ -51,9 +51,9 @@ struct Call<T, E> {
     stage: WakerSlot<Stage<T, E>>,
 }
 
-/// Makes a call of a file or space, and drops this handle of it, which may be the last: a store that
-/// panics as its file is closed does so here. The result is a local value until then, because a
-/// panic in the drop of what a closure owns leaks the value that it returns.
+/// Makes a call of a file or space, and drops this handle of it, which may be the last: a store
+/// that panics as its file is closed does so here. The result is a local value until then, because
+/// a panic in the drop of what a closure owns leaks the value that it returns.
 pub(crate) fn call_and_drop<H, R>(handle: H, call: impl FnOnce(&H) -> R) -> R {
     let result = call(&handle);
     drop(handle);

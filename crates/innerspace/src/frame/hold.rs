@@ -386,7 +386,8 @@ impl Hold {
         #[cfg(all(test, not(loom), not(shuttle)))]
         touched::count();
         let before = self.0.fetch_sub(VIEW, Ordering::AcqRel);
-        // In a child of fork(2) the metadata is all zeros, which the views' owner takes into account.
+        // In a child of fork(2) the metadata is all zeros, which the views' owner takes into
+        // account.
         debug_assert!(
             HoldState(before).views() > 0 || before == 0,
             "put of a view that nobody had: {:?}",

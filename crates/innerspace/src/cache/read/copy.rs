@@ -163,8 +163,8 @@ pub(crate) fn up_to_end(core: &FileCore, offset: u64, len: usize) -> Range<u64> 
     offset..offset + available.min(len as u64)
 }
 
-/// Fills `buf` with the bytes of `range`, which `part` reads: each part is inside one block. Returns
-/// how many bytes were read, which is fewer if the file was cut meanwhile.
+/// Fills `buf` with the bytes of `range`, which `part` reads: each part is inside one block.
+/// Returns how many bytes were read, which is fewer if the file was cut meanwhile.
 #[inline(always)]
 pub(crate) fn read_by_blocks(
     core: &FileCore,

@@ -39,7 +39,8 @@ const MOST_EXTRA_PAGES: u64 = 256;
 /// The most pages over `high` that one request frees.
 const HIGH_PAGES: u64 = 128;
 
-/// A request that may not wait succeeds up to this many pages above `high`. In small groups it is an eighth of `high`.
+/// A request that may not wait succeeds up to this many pages above `high`. In small groups it is
+/// an eighth of `high`.
 const HIGH_SLACK: u64 = 64;
 
 /// How far a request for memory may go.

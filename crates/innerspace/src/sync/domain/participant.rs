@@ -92,13 +92,14 @@ pub(crate) struct Participant {
     pub(super) pending: AtomicPtr<()>,
     pub(super) binding: CacheBinding,
     /// Two bits: [`PENDING`], set while there are posts or requests to take the slow path, and
-    /// [`FENCED`], set while the owner has to fence when it enters ([`fencing`](super::fencing)). An access with a
-    /// section of its own loads this word.
+    /// [`FENCED`], set while the owner has to fence when it enters ([`fencing`](super::fencing)).
+    /// An access with a section of its own loads this word.
     pub(super) alone: AtomicU64,
     /// The nesting depth of [`Reader`](super::Reader)s. Only the owner uses it.
     pub(super) depth: AtomicU32,
-    /// The number of fences since the owner last judged them ([`Domain::judge_fences`](super::Domain::judge_fences)), and the
-    /// number of grace periods at that time. Only the owner uses both.
+    /// The number of fences since the owner last judged them
+    /// ([`Domain::judge_fences`](super::Domain::judge_fences)), and the number of grace periods at
+    /// that time. Only the owner uses both.
     pub(super) fences: AtomicU32,
     pub(super) graces_seen: AtomicU64,
     /// The space whose translations this reader's sessions hold, or [`NO_OWNER`].
