@@ -299,6 +299,7 @@ impl System {
         });
         let key = Key::File(own);
         let database = self.database((&memory, options), key, &shown, wishes, reads, beside)?;
+        disk::read_first_page(&file);
         let file = Arc::new(file);
         let store = Arc::new(HostFile(file.clone()));
         let locks = Locks::host(file.clone(), &DATABASE);

@@ -6,6 +6,7 @@ mod common;
 mod disks;
 mod extension;
 mod journal_modes;
+mod kernel_cache;
 mod kills;
 mod layout;
 mod mmap;
