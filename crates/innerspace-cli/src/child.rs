@@ -23,6 +23,9 @@ pub(crate) enum Child {
     /// Demonstration of branches: SQLite's own mmap of a file that can no longer be read
     #[cfg(all(feature = "sqlite", unix))]
     SqliteMmap { file: PathBuf },
+    /// Demonstration of tenants: one contender
+    #[cfg(all(feature = "sqlite", unix))]
+    Tenants(demo::ContenderArguments),
 }
 
 impl Child {
@@ -34,6 +37,8 @@ impl Child {
             Child::Forks { resident, count } => fork::fork_processes(*resident, *count),
             #[cfg(all(feature = "sqlite", unix))]
             Child::SqliteMmap { file } => demo::map_and_cut_short(file),
+            #[cfg(all(feature = "sqlite", unix))]
+            Child::Tenants(arguments) => demo::contend(arguments),
         }
     }
 

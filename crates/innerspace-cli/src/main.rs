@@ -1,10 +1,10 @@
-//! `innerspace`: a tour of the library, and a demonstration of SQLite on it, that show each claim with
-//! its evidence.
+//! `innerspace`: a tour of the library, and demonstrations of SQLite on it, that show each claim
+//! with its evidence.
 //!
 //! | file | content |
 //! |---|---|
 //! | `tour` | the six stations, a file each: read these to learn the API |
-//! | `demo` | SQLite on the library: branches (feature `sqlite`) |
+//! | `demo` | SQLite on the library: branches, tenants (feature `sqlite`) |
 //! | `stations`, `report` | claims that are shown one after the other, and how they are printed |
 //! | `child` | the processes that the tool starts of itself |
 //! | `interrupt` | the temporary folder, gone at the end and on Ctrl-C |

@@ -1,4 +1,4 @@
-//! The demonstration as its users see it, at a small size.
+//! The demonstrations as their users see them, at a small size.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -111,6 +111,20 @@ fn one_branch_and_the_smallest_memory_will_do() {
 }
 
 #[test]
+fn a_noisy_tenant_evicts_nothing_of_the_others() {
+    let small = ["--databases", "20", "--limit", "2MiB"];
+    let text = Tool::new().verified(&[&["demo", "tenants"][..], &small].concat(), 3);
+    assert_says(
+        &text,
+        &[
+            "20 databases of 256.0 KiB, one of 8.0 MiB, with a limit of 2.0 MiB",
+            " and 0 B of the others",
+            ", 0 wrong answers",
+        ],
+    );
+}
+
+#[test]
 fn bad_arguments_are_one_line_and_exit_code_2() {
     let tool = Tool::new();
     for (arguments, text) in [
@@ -126,6 +140,10 @@ fn bad_arguments_are_one_line_and_exit_code_2() {
             &["demo", "branches", "--branches", "0"],
             "invalid value '0' for '--branches <BRANCHES>': 0 is not in 1..=1000000; \
              see innerspace demo --help",
+        ),
+        (
+            &["demo", "tenants", "--limit", "1MiB"],
+            "1,000 databases whose 5 pages in use are to stay need --limit 29.3 MiB or more",
         ),
         (
             &["demo", "everything"],

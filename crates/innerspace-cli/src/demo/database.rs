@@ -2,8 +2,10 @@
 //!
 //! A row is as large as a page: so a branch that changes one row changes one page of the table.
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use innerspace::MIB;
@@ -71,6 +73,29 @@ pub(super) fn open(path: &Path, vfs: &str) -> Result<Connection> {
     Ok(connection)
 }
 
+/// Opens a database by a URI, with a page cache of SQLite's own of one page: so that each query has
+/// to ask the VFS.
+pub(super) fn open_uri(path: &Path, parameters: &str) -> Result<Connection> {
+    let uri = format!("{}?{parameters}", to_uri(path));
+    let connection = Connection::open_with_flags(uri, OpenFlags::default())?;
+    connection.pragma_update(None, "cache_size", 1)?;
+    Ok(connection)
+}
+
+/// Returns a path as a URI: all that could mean something in one is escaped.
+fn to_uri(path: &Path) -> String {
+    let mut uri = "file:".to_owned();
+    for &byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'/' | b'.' | b'-' | b'_' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => {
+                uri.push(byte.into());
+            }
+            other => write!(uri, "%{other:02x}").expect("a string takes everything"),
+        }
+    }
+    uri
+}
+
 /// Returns the balance of an account.
 pub(super) fn balance_of(connection: &Connection, id: u64) -> Result<i64> {
     let mut query = connection.prepare_cached("SELECT balance FROM account WHERE id = ?1")?;
@@ -116,13 +141,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_database_has_a_page_for_each_row() {
+    fn a_database_has_a_page_for_each_row_and_any_name_opens_it() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("data.db");
+        let path = folder.path().join("a b?c#d%25&é.db");
         make(&path, 100, 7, "WAL", |_| ()).unwrap();
         let pages = std::fs::metadata(&path).unwrap().len() / PAGE;
         assert_eq!(pages, 100 + 2, "the schema, the root, and the rows");
-        let connection = open(&path, "unix").unwrap();
+        let connection = open_uri(&path, "mode=rw").unwrap();
         assert_eq!(balance_of(&connection, 100).unwrap(), balance(7, 100));
         assert_eq!(integrity(&connection).unwrap(), "ok");
         let before = checksum(&path).unwrap();

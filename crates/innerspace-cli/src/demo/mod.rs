@@ -3,16 +3,20 @@
 //! | file | content |
 //! |---|---|
 //! | `branches` | a thousand writable branches of one live database |
+//! | `tenants` | a thousand databases under one limit, one of them noisy; `contender` is one side |
 //! | `database` | databases made by ordinary SQLite, and ways to open them |
 //!
 //! Nothing outside the temporary folder is written, and no privileges are needed.
 
 mod branches;
+mod contender;
 mod database;
+mod tenants;
 
 use clap::Subcommand;
 
 pub(crate) use self::branches::map_and_cut_short;
+pub(crate) use self::contender::{ContenderArguments, contend};
 use crate::interrupt::wait_if_interrupted;
 use crate::kernel;
 use crate::stations::Failure;
@@ -22,6 +26,9 @@ pub(crate) enum Demo {
     /// Makes a thousand writable branches of one live database
     #[command(after_help = crate::EXIT_CODES)]
     Branches(branches::BranchesArguments),
+    /// Opens a thousand databases under one limit, with a noisy tenant among them
+    #[command(after_help = crate::EXIT_CODES)]
+    Tenants(tenants::TenantsArguments),
 }
 
 impl Demo {
@@ -29,6 +36,7 @@ impl Demo {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         let outcome = match self {
             Demo::Branches(arguments) => branches::run(arguments),
+            Demo::Tenants(arguments) => tenants::run(arguments),
         };
         wait_if_interrupted();
         outcome
