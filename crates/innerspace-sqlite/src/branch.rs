@@ -25,6 +25,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use innerspace::file::FileAccess;
@@ -72,8 +73,9 @@ pub(crate) struct Moment {
     pub(crate) page_size: u64,
     /// The parent's WAL, and its last frame.
     pub(crate) wal: Option<(Arc<Generation>, u32)>,
-    /// The number of the parent's last transaction, if it has a WAL.
-    pub(crate) change: Option<u32>,
+    /// The number of the parent's last transaction, if it has a WAL. A commit of the branch that
+    /// fails may leave a later one behind that changes nothing.
+    pub(crate) change: Option<AtomicU32>,
 }
 
 struct State {

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use innerspace::store::{Store, read_exact_or_eof};
@@ -62,6 +63,17 @@ pub(crate) fn answer(
             begin_commit(&branch, database, connection)?;
             Ok(BranchAnswer::Path(join(&root.name, name)))
         }
+        BranchCall::PrepareCommit(name) => {
+            let branch = root.branches.named(name)?;
+            prepare_commit(&branch, database)
+        }
+        BranchCall::NoteTouch(name) => {
+            let branch = root.branches.named(name)?;
+            note_touch(&branch, database);
+            Ok(BranchAnswer::Done)
+        }
+        BranchCall::WriteBack(_) => Err(Failure::new(raw::MISUSE, "no connection writes")),
+        BranchCall::Name => Ok(BranchAnswer::Path(database.name.clone())),
         BranchCall::Stats => Ok(BranchAnswer::Text(root.memory.stats().to_string())),
         BranchCall::EndCommit => {
             database.gate.end_reserve();
@@ -215,11 +227,7 @@ fn begin_with_journal(
         let len = parent.len()?;
         let mut page_size = [0; 2];
         parent.read_now(&mut page_size, 16)?;
-        let page_size = match u16::from_be_bytes(page_size) {
-            1 => 65_536,
-            0 => 4096,
-            size => u64::from(size),
-        };
+        let page_size = page_size_of(page_size);
         let moment = Moment {
             epoch: history.begin(),
             len,
@@ -251,7 +259,7 @@ fn check_journal(parent: &Database, is_writing: bool) -> Outcome {
 
 fn has_hot_journal(parent: &Database) -> bool {
     let mut first = [0];
-    (parent.beside)("-journal")
+    (parent.beside)("-journal", false)
         .and_then(|journal| read_exact_or_eof(&*journal, &mut first, 0))
         .is_ok_and(|read| read == 1 && first[0] != 0)
 }
@@ -297,7 +305,7 @@ fn begin_with_wal(
         len,
         page_size,
         wal,
-        change: Some(state.change),
+        change: Some(AtomicU32::new(state.change)),
     };
     drop(history);
     Branch::begin(new.name, new.own.clone(), root, parent, moment)
@@ -312,7 +320,7 @@ fn generation(
     if let Some(wal) = history.wal.as_ref().filter(|wal| wal.is(state)) {
         return Ok(wal.clone());
     }
-    let wal = (parent.beside)("-wal");
+    let wal = (parent.beside)("-wal", false);
     let wal =
         wal.map_err(|error| parent.failure(raw::IOERR_READ, "cannot open the WAL of", &error))?;
     let wal = Arc::new(Generation::new(state, wal));
@@ -347,13 +355,9 @@ fn begin_commit(branch: &Branch, database: &Arc<Database>, connection: u64) -> O
         let reason = format!("another connection is writing {}; try again", database.name);
         return Err(Failure::new(raw::BUSY, reason));
     }
-    let has_moved = match branch.moment.change {
-        Some(change) => {
-            let state = database
-                .gate
-                .with(|kept| kept.index.as_ref().and_then(Index::state));
-            state.flatten().is_none_or(|state| state.change != change)
-        }
+    let has_moved = match &branch.moment.change {
+        // The gate's lock orders the note and this look.
+        Some(change) => last_change(database) != Some(change.load(Ordering::Relaxed)),
         None => database.history().was_written_since(branch.moment.epoch),
     };
     if has_moved {
@@ -365,4 +369,51 @@ fn begin_commit(branch: &Branch, database: &Arc<Database>, connection: u64) -> O
         return Err(Failure::new(raw::ERROR, reason));
     }
     Ok(())
+}
+
+/// Returns the number of the last transaction of a database with a WAL and branches.
+fn last_change(database: &Database) -> Option<u32> {
+    let state = database
+        .gate
+        .with(|kept| kept.index.as_ref().and_then(Index::state));
+    Some(state.flatten()?.change)
+}
+
+/// Notes that the parent's last transaction has changed nothing, so that the branch can still be
+/// written back. Nobody else writes the parent.
+fn note_touch(branch: &Branch, database: &Database) {
+    if let (Some(change), Some(last)) = (&branch.moment.change, last_change(database)) {
+        change.store(last, Ordering::Relaxed);
+    }
+}
+
+/// Returns how the branch's pages can be written. By all pages alone if the size of a page has
+/// changed, if the branch has a WAL of its own, or if the parent is a branch, which has no journal
+/// that outlives it.
+fn prepare_commit(branch: &Branch, database: &Arc<Database>) -> Outcome<BranchAnswer> {
+    let mut head = [0; 100];
+    read_exact_or_eof(branch, &mut head, 0)
+        .map_err(|error| Failure::io(raw::IOERR_READ, "cannot read", &branch.name, &error))?;
+    let is_possible = branch.parent.of_branch.is_none()
+        && page_size_of([head[16], head[17]]) == branch.moment.page_size
+        && head[VERSION as usize] != WAL_VERSION;
+    if !is_possible {
+        return Ok(BranchAnswer::Impossible);
+    }
+    match has_wal(database)? {
+        true => {
+            let version = [head[60], head[61], head[62], head[63]];
+            Ok(BranchAnswer::Wal(i32::from_be_bytes(version)))
+        }
+        false => Ok(BranchAnswer::Done),
+    }
+}
+
+/// Returns the size of a page that a database's header tells.
+fn page_size_of(header: [u8; 2]) -> u64 {
+    match u16::from_be_bytes(header) {
+        1 => 65_536,
+        0 => 4096,
+        size => u64::from(size),
+    }
 }

@@ -31,8 +31,9 @@ use crate::history::{History, UNIT};
 use crate::index::{HeapIndex, Progress};
 use crate::locks::Table;
 
-/// Opens a file beside a database, to read it.
-pub(crate) type Beside = Arc<dyn Fn(&str) -> io::Result<Arc<dyn Store>> + Send + Sync>;
+/// Opens a file beside a database: to read it, or, if the second argument says so, to write it. To
+/// be written, it is made if there is none, and its name is durable.
+pub(crate) type Beside = Arc<dyn Fn(&str, bool) -> io::Result<Arc<dyn Store>> + Send + Sync>;
 
 /// A database file that is open in this process.
 pub(crate) struct Database {
@@ -123,7 +124,7 @@ impl Database {
 
     /// Makes the database of a branch, whose store has all its bytes.
     pub(crate) fn branch(name: &str, branch: Arc<Branch>, root: &Database) -> Database {
-        let nothing: Beside = Arc::new(|_| Err(io::ErrorKind::NotFound.into()));
+        let nothing: Beside = Arc::new(|_, _| Err(io::ErrorKind::NotFound.into()));
         let pays = (&root.memory, root.spill.clone());
         Database {
             of_branch: Some(branch.clone()),

@@ -173,6 +173,22 @@ pub(crate) fn open_beside(path: &Path, how: Opening) -> io::Result<File> {
     Ok(file)
 }
 
+/// Opens the file of a journal or a WAL to write it, makes it if there is none, and makes its name
+/// durable.
+pub(crate) fn open_durably(path: &Path) -> io::Result<Arc<dyn Store>> {
+    let how = Opening {
+        write: true,
+        create: true,
+        exclusive: false,
+        mode: 0o644,
+    };
+    let file = open_beside(path, how)?;
+    // Like SQLite's own VFS: not every system can open a folder, and then the file system does
+    // without.
+    let _ = sync_folder(path);
+    Ok(Arc::new(HostFile(Arc::new(file))))
+}
+
 /// Gives a file that is new the permissions that it was to have, whatever the process's umask.
 pub(crate) fn match_mode(file: &File, mode: u32) {
     let differs = |found: Metadata| found.len() == 0 && found.mode() & 0o777 != mode;

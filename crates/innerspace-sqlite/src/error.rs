@@ -36,7 +36,8 @@ impl Failure {
     /// An input or output error. `code` is the one for the call that failed; a full disk and a
     /// missing memory have codes of their own, as in SQLite's own VFS.
     pub(crate) fn io(code: c_int, what: &str, name: &str, error: &io::Error) -> Failure {
-        Failure::new(code_of(code, error), format!("{what} {name}: {error}"))
+        let code = code_of(code, error);
+        Failure::new(code, format!("{what} {name}: {error}{}", advice(code)))
     }
 
     /// A failed call of a cached file.
@@ -46,7 +47,7 @@ impl Failure {
             FileError::Store { source, .. } => code_of(code, source),
             _ => code,
         };
-        Failure::new(code, error.to_string())
+        Failure::new(code, format!("{error}{}", advice(code)))
     }
 
     /// A database that cannot be opened.
@@ -56,6 +57,14 @@ impl Failure {
             false => raw::CANTOPEN,
         };
         Failure::new(code, error.to_string())
+    }
+}
+
+/// Says what to do about a failure that the user can mend.
+fn advice(code: c_int) -> &'static str {
+    match code {
+        raw::FULL => "; make room on the disk, and try again",
+        _ => "",
     }
 }
 

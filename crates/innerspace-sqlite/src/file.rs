@@ -42,8 +42,17 @@ pub(crate) enum BranchCall<'a> {
     Discard(&'a str),
     /// Checks that a branch can be written back, and lets no other connection write until the end.
     BeginCommit(&'a str),
+    /// Returns whether the pages that a branch has changed can be written back alone, and whether
+    /// to a WAL.
+    PrepareCommit(&'a str),
+    /// Notes that the last transaction, of SQLite's own, has changed nothing.
+    NoteTouch(&'a str),
+    /// Writes the pages that a branch has changed. SQLite has begun an exclusive transaction.
+    WriteBack(&'a str),
     /// Ends a commit.
     EndCommit,
+    /// Returns the name of the database.
+    Name,
     /// Returns the counters of the memory.
     Stats,
 }
@@ -56,8 +65,12 @@ pub(crate) enum BranchAnswer {
     Pages(BTreeSet<u32>),
     /// A text for people.
     Text(String),
-    /// The name of a file by which SQLite opens the branch.
+    /// The name of a file by which SQLite opens the branch, or the database.
     Path(String),
+    /// The database has a WAL, and this `user_version`.
+    Wal(i32),
+    /// Only all pages can be written back.
+    Impossible,
 }
 
 /// A mapped region of a WAL's index.

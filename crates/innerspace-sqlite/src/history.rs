@@ -86,6 +86,16 @@ impl History {
         self.written >= epoch
     }
 
+    /// Returns the epoch in which the file was last written.
+    pub(crate) fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Takes back what was noted of writes since: they were all undone.
+    pub(crate) fn note_undone(&mut self, written: u64) {
+        self.written = written;
+    }
+
     /// Notes a write, and returns those of its units that have to be saved first.
     pub(crate) fn before_write(&mut self, bytes: Range<u64>) -> Vec<u64> {
         self.written = self.epoch;

@@ -23,6 +23,8 @@ use crate::wal::WalState;
 
 /// The length of a new `-shm` file, until the first region is written: SQLite's own mark.
 const CUT: u64 = 3;
+/// Where the second header is.
+const SECOND_HEADER: usize = 48;
 /// The unit in which SQLite's own VFS extends the file.
 const STEP: u64 = 4096;
 
@@ -54,6 +56,38 @@ impl Progress {
     }
 }
 
+/// The end of a WAL, from which a writer goes on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tail {
+    pub(crate) last: u32,
+    pub(crate) page_size: u32,
+    /// As they are in the file.
+    pub(crate) salts: [u32; 2],
+    /// The checksum of all frames so far.
+    pub(crate) sums: [u32; 2],
+    /// Whether checksums are of big-endian words, as a machine of that kind began the WAL.
+    is_big: bool,
+}
+
+impl Tail {
+    /// Goes on with the checksum, by a multiple of 8 bytes.
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        let word = |word: &[u8]| {
+            let word = word.try_into().expect("4 bytes");
+            match self.is_big {
+                true => u32::from_be_bytes(word),
+                false => u32::from_le_bytes(word),
+            }
+        };
+        let [mut first, mut second] = self.sums;
+        for pair in bytes.chunks_exact(8) {
+            first = first.wrapping_add(word(&pair[..4])).wrapping_add(second);
+            second = second.wrapping_add(word(&pair[4..])).wrapping_add(first);
+        }
+        self.sums = [first, second];
+    }
+}
+
 /// One connection's use of the shared memory.
 #[derive(Debug)]
 pub(crate) struct Index {
@@ -71,7 +105,12 @@ enum Memory {
 struct HostIndex {
     file: Arc<File>,
     path: PathBuf,
-    regions: Vec<Mapping>,
+    /// Each has [`HostIndex::in_one`] regions.
+    mappings: Vec<Mapping>,
+    /// The length of a region.
+    region: usize,
+    /// The size of the system's page: a mapping begins at a multiple of it.
+    page: usize,
     is_read_only: bool,
     /// Nobody who may write has the file open, so that its content means nothing yet.
     is_orphan: bool,
@@ -121,7 +160,9 @@ impl Index {
         let mut host = HostIndex {
             file,
             path,
-            regions: Vec::new(),
+            mappings: Vec::new(),
+            region: 0,
+            page: system_page(),
             is_read_only,
             is_orphan: false,
         };
@@ -153,7 +194,7 @@ impl Index {
                 }
                 host.map(number, bytes, extend)?;
                 Ok(Region {
-                    start: host.regions.get(number).map(|region| region.start),
+                    start: host.start(number),
                     is_read_only: host.is_read_only,
                 })
             }
@@ -221,7 +262,7 @@ impl Index {
 
     fn first(&self) -> Option<NonNull<u8>> {
         match &self.memory {
-            Memory::Host(host) => host.regions.first().map(|region| region.start),
+            Memory::Host(host) => host.start(0),
             Memory::Heap(heap) => heap.region(0, 0, false),
         }
     }
@@ -229,25 +270,56 @@ impl Index {
     /// Returns the last committed state of the WAL. `None` if it is being changed just now, or
     /// there is no WAL yet.
     pub(crate) fn state(&self) -> Option<WalState> {
-        let start = self.first()?;
-        // The header is there twice. A writer changes one after the other.
-        let copy = |at| -> [u32; 12] { std::array::from_fn(|number| word(start, at + 4 * number)) };
-        let second = copy(48);
-        fence(Ordering::SeqCst);
-        let header = copy(0);
-        // Byte 12 says whether there is a state, the bytes 14 and 15 the size of a page.
-        let [is_begun, _, low, high] = header[3].to_ne_bytes();
-        if header != second || is_begun == 0 {
-            return None;
-        }
-        let size = u32::from(u16::from_ne_bytes([low, high]));
+        let header = self.header()?;
         Some(WalState {
             change: header[2],
-            page_size: (size & 0xfe00) + ((size & 1) << 16),
+            page_size: page_size(&header),
             last: header[4],
             pages: header[5],
             salts: [header[8], header[9]],
         })
+    }
+
+    /// Returns the end of the WAL, for a writer. `None` as for [`Index::state`].
+    pub(crate) fn tail(&self) -> Option<Tail> {
+        let header = self.header()?;
+        Some(Tail {
+            last: header[4],
+            page_size: page_size(&header),
+            salts: [header[8], header[9]],
+            sums: [header[6], header[7]],
+            is_big: header[3].to_ne_bytes()[1] != 0,
+        })
+    }
+
+    /// Returns the header. `None` if it is being changed just now, or there is none yet.
+    fn header(&self) -> Option<[u32; 12]> {
+        let start = self.first()?;
+        // The header is there twice. A writer changes one after the other.
+        let copy = |at| -> [u32; 12] { std::array::from_fn(|number| word(start, at + 4 * number)) };
+        let second = copy(SECOND_HEADER);
+        fence(Ordering::SeqCst);
+        let header = copy(0);
+        // Byte 12 says whether there is a state, byte 13 whether checksums are of big-endian words,
+        // the bytes 14 and 15 the size of a page.
+        let is_begun = header[3].to_ne_bytes()[0] != 0;
+        (header == second && is_begun).then_some(header)
+    }
+
+    /// Makes the two headers differ, as a writer that is killed between them does: the next reader
+    /// makes the index anew from the WAL. The caller has the writer's lock.
+    pub(crate) fn spoil(&self) {
+        if let Some(start) = self.first() {
+            // SAFETY: as in `word`; the index of a connection that may write is not mapped
+            // read-only.
+            let change = unsafe {
+                start
+                    .byte_add(SECOND_HEADER + 8)
+                    .cast::<AtomicU32>()
+                    .as_ref()
+            };
+            change.fetch_xor(u32::MAX, Ordering::SeqCst);
+        }
     }
 
     fn name(&self) -> String {
@@ -256,6 +328,13 @@ impl Index {
             Memory::Heap(_) => "shared memory".to_owned(),
         }
     }
+}
+
+/// Returns the size of a page that a header tells.
+fn page_size(header: &[u32; 12]) -> u32 {
+    let [_, _, low, high] = header[3].to_ne_bytes();
+    let size = u32::from(u16::from_ne_bytes([low, high]));
+    (size & 0xfe00) + ((size & 1) << 16)
 }
 
 /// Loads a word of the first region.
@@ -298,15 +377,31 @@ impl HostIndex {
         }
     }
 
-    /// Maps the regions up to one.
+    /// The regions of a mapping: one, unless the system's page is larger.
+    fn in_one(&self) -> usize {
+        (self.page / self.region.max(1)).max(1)
+    }
+
+    /// Returns the start of a region that is mapped.
+    fn start(&self, number: usize) -> Option<NonNull<u8>> {
+        let mapping = self.mappings.get(number / self.in_one())?;
+        // SAFETY: the mapping has so many regions.
+        Some(unsafe { mapping.start.byte_add(number % self.in_one() * self.region) })
+    }
+
+    /// Maps the regions up to one, which have `bytes` each.
     fn map(&mut self, number: usize, bytes: usize, extend: bool) -> Outcome {
-        if number < self.regions.len() {
+        // SQLite always asks for the same.
+        self.region = bytes;
+        let wanted = number / self.in_one() + 1;
+        let bytes = self.in_one() * bytes;
+        if wanted <= self.mappings.len() {
             return Ok(());
         }
         let path = self.path.to_string_lossy();
         let failed = |error| Failure::io(raw::IOERR_SHMSIZE, "cannot extend", &path, &error);
         let len = self.file.metadata().map_err(failed)?.len();
-        let end = (number as u64 + 1) * bytes as u64;
+        let end = wanted as u64 * bytes as u64;
         if len < end {
             if !extend {
                 return Ok(());
@@ -317,15 +412,21 @@ impl HostIndex {
                 self.file.write_all_at(&[0], last).map_err(failed)?;
             }
         }
-        while self.regions.len() <= number {
-            let at = (self.regions.len() * bytes) as i64;
+        while self.mappings.len() < wanted {
+            let at = (self.mappings.len() * bytes) as i64;
             let mapping = Mapping::new(&self.file, at, bytes, self.is_read_only);
             let mapping = mapping
                 .map_err(|error| Failure::io(raw::IOERR_SHMMAP, "cannot map", &path, &error))?;
-            self.regions.push(mapping);
+            self.mappings.push(mapping);
         }
         Ok(())
     }
+}
+
+fn system_page() -> usize {
+    // SAFETY: the call takes a number.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(page).unwrap_or(4096)
 }
 
 impl HeapIndex {
@@ -385,5 +486,36 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and SQLite uses none of it after it was unmapped or closed.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine whose pages have 64 KiB maps two regions at a time.
+    #[test]
+    fn regions_that_are_smaller_than_a_page_share_a_mapping() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data.db");
+        let database = File::create(&path).unwrap();
+        let mut index = Index::host(&path, &database, false).unwrap();
+        let Memory::Host(host) = &mut index.memory else {
+            panic!("it is on the host");
+        };
+        host.page = 64 << 10;
+        const REGION: usize = 32 << 10;
+        assert!(index.region(0, REGION, false).unwrap().start.is_none());
+        let third = index.region(2, REGION, true).unwrap().start.unwrap();
+        // SAFETY: the region is mapped.
+        unsafe { third.write(7) };
+        let start = |index: &mut Index, number| index.region(number, REGION, false).unwrap().start;
+        let (first, second) = (start(&mut index, 0).unwrap(), start(&mut index, 1).unwrap());
+        assert_eq!(second.addr().get() - first.addr().get(), REGION);
+        assert!(start(&mut index, 3).is_some() && start(&mut index, 4).is_none());
+        let mut shm = path.into_os_string();
+        shm.push("-shm");
+        let bytes = std::fs::read(shm).unwrap();
+        assert_eq!((bytes.len(), bytes[2 * REGION]), (4 * REGION, 7));
     }
 }

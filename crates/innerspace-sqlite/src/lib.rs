@@ -55,7 +55,8 @@
 //! | `SELECT innerspace_discard('a')` | [`Vfs::discard_branch`] | ends it |
 //!
 //! A branch has every committed transaction of its parent, those that are only in the WAL included.
-//! It can be written back as long as the parent has not moved on.
+//! It can be written back as long as the parent has not moved on: the pages that it has changed are
+//! written, in one transaction.
 //! The parent stays live, and writes on: before it overwrites a page for the first time since the
 //! newest branch began, it saves the page, once for all branches. Pages that a branch has written,
 //! pages that the parent has saved, and journals of branches are in the memory, under its limit,
@@ -103,6 +104,7 @@
 
 mod branch;
 mod branching;
+mod commit;
 mod database;
 mod disk;
 mod error;

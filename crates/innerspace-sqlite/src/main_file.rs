@@ -14,6 +14,7 @@ use innerspace::View;
 use innerspace::store::Store;
 
 use crate::branching::{self, VERSION, WAL_VERSION};
+use crate::commit::{self, NotWritten};
 use crate::database::{Database, identity};
 use crate::error::{Failure, Outcome};
 use crate::ffi::raw;
@@ -319,6 +320,32 @@ impl MainFile {
         self.index.as_mut().ok_or_else(missing)
     }
 
+    /// Writes the pages that a branch has changed. SQLite has taken the locks of a writer.
+    fn write_back(&mut self, name: &str) -> Outcome {
+        let database = self.database.clone();
+        let branch = database.branches.named(name)?;
+        let open = |end| {
+            let opened = (database.beside)(end, true);
+            opened.map_err(|error| database.failure(raw::CANTOPEN, "cannot open beside", &error))
+        };
+        match &self.index {
+            Some(index) => commit::by_wal(&branch, &*open("-wal")?, index),
+            None if self.level == raw::LOCK_EXCLUSIVE => {
+                let before = database.history().written();
+                match commit::by_journal(&branch, self, &*open("-journal")?) {
+                    Ok(()) => Ok(()),
+                    Err(NotWritten { failure, is_undone }) => {
+                        if is_undone {
+                            database.history().note_undone(before);
+                        }
+                        Err(failure)
+                    }
+                }
+            }
+            None => Err(Failure::busy()),
+        }
+    }
+
     /// Tells the database of an exclusive lock on the WAL's index that was just taken.
     fn after_lock(&mut self, units: Range<u8>) -> Outcome {
         let Some((file, _)) = self.host.clone() else {
@@ -420,6 +447,9 @@ impl OpenFile for MainFile {
     }
 
     fn branch(&mut self, call: BranchCall<'_>) -> Outcome<BranchAnswer> {
+        if let BranchCall::WriteBack(name) = call {
+            return self.write_back(name).map(|()| BranchAnswer::Done);
+        }
         let path = self.host.as_ref().map(|(_, path)| path.as_path());
         branching::answer(call, &self.database, path, self.number)
     }

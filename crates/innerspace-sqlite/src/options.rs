@@ -307,7 +307,10 @@ impl Vfs {
     /// Writes a branch back to the database, in one transaction. The branch stays, and cannot be
     /// written back again.
     ///
-    /// SQLite's backup does it: the price is that of writing the whole database once.
+    /// The pages that the branch has changed are written, as SQLite would: with the old ones in a
+    /// journal until the end, which then stays as an empty file, or as frames of the WAL. SQLite's
+    /// backup writes the whole database instead if the branch has other pages than its parent
+    /// (`PRAGMA page_size`) or a WAL of its own, or if the parent is itself a branch.
     ///
     /// # Errors
     /// [`BranchError`]: no such branch, the parent has moved on since it began, or another

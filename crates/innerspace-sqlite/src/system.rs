@@ -273,7 +273,8 @@ impl System {
             let key = Key::Name(shown.clone());
             let disk = disk.clone();
             let base = shown.clone();
-            let beside: Beside = Arc::new(move |end| disk.open(&format!("{base}{end}"), false));
+            let beside: Beside =
+                Arc::new(move |end, write| disk.open(&format!("{base}{end}"), write));
             let reads = || Ok(store.clone());
             let database = self.database((&memory, options), key, &shown, wishes, reads, beside)?;
             let locks = Locks::process(&database.table);
@@ -292,9 +293,12 @@ impl System {
         let own = identity(&metadata);
         let reads = || reading_store(path, own);
         let base = name.to_owned();
-        let beside: Beside = Arc::new(move |end| {
+        let beside: Beside = Arc::new(move |end, write| {
             let mut name = base.clone();
             name.push(end);
+            if write {
+                return disk::open_durably(Path::new(&name));
+            }
             Ok(Arc::new(HostFile(Arc::new(File::open(name)?))) as Arc<dyn Store>)
         });
         let key = Key::File(own);

@@ -1,9 +1,9 @@
 //! Temporary files: in the memory, under its limit; on disk only once they have to make room.
 
 use std::ffi::c_int;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -157,9 +157,8 @@ fn unnamed() -> io::Result<File> {
     let usual = ["/var/tmp", "/usr/tmp", "/tmp", "."].map(PathBuf::from);
     let mut failed = io::ErrorKind::NotFound.into();
     for folder in named.chain(usual) {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).mode(0o600);
-        match options.custom_flags(libc::O_TMPFILE).open(&folder) {
+        // Not every file system has files that never had a name: then it has one for a moment.
+        match tempfile::tempfile_in(&folder) {
             Ok(file) => return Ok(file),
             Err(error) => failed = error,
         }

@@ -16,8 +16,8 @@ use crate::ffi::raw;
 use crate::temporary::spill;
 
 /// The lengths of the headers of a WAL and of a frame.
-const HEADER: u64 = 32;
-const FRAME_HEADER: u64 = 24;
+pub(crate) const HEADER: u64 = 32;
+pub(crate) const FRAME_HEADER: u64 = 24;
 /// The frames whose headers are read before they are looked at.
 const COPY_STEP: usize = 256 << 10;
 

@@ -98,8 +98,12 @@ unsafe fn entry(table: *const *const c_void, index: usize) -> Option<*const c_vo
 
 // The numbers are the places in `sqlite3_api_routines` of `sqlite3ext.h`.
 functions! {
+    14 sqlite3_busy_timeout: fn(*mut Opaque, c_int) -> c_int;
     16 sqlite3_close: fn(*mut Opaque) -> c_int;
     53 sqlite3_errmsg: fn(*mut Opaque) -> *const c_char;
+    55 sqlite3_exec: fn(
+        *mut Opaque, *const c_char, Option<unsafe extern "C" fn()>, *mut c_void, *mut *mut c_char
+    ) -> c_int;
     80 sqlite3_result_error: fn(*mut Opaque, *const c_char, c_int);
     85 sqlite3_result_text: fn(*mut Opaque, *const c_char, c_int, *const c_void);
     101 sqlite3_user_data: fn(*mut Opaque) -> *mut c_void;
@@ -108,6 +112,7 @@ functions! {
     141 sqlite3_vfs_find: fn(*const c_char) -> *mut SqliteVfs;
     142 sqlite3_vfs_register: fn(*mut SqliteVfs, c_int) -> c_int;
     135 sqlite3_open_v2: fn(*const c_char, *mut *mut Opaque, c_int, *const c_char) -> c_int;
+    146 sqlite3_result_error_code: fn(*mut Opaque, c_int);
     149 sqlite3_context_db_handle: fn(*mut Opaque) -> *mut Opaque;
     155 sqlite3_backup_finish: fn(*mut Opaque) -> c_int;
     156 sqlite3_backup_init: fn(

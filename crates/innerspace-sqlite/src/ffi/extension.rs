@@ -9,7 +9,8 @@ use crate::NAME;
 use crate::error::{Failure, Outcome};
 use crate::system::System;
 
-/// The system of the extension: one for the process, however often it is loaded.
+/// The system of the extension: one for the process, however often it is loaded, and by however
+/// many SQLites.
 static SYSTEM: Mutex<Option<Arc<System>>> = Mutex::new(None);
 
 /// What SQLite calls when it loads the extension: it registers the VFS `innerspace`, and gives the
@@ -47,22 +48,21 @@ fn load(connection: *mut Opaque, api: Api) -> Result<(), String> {
     // SAFETY: the name ends with a zero.
     let is_registered = !unsafe { (api.sqlite3_vfs_find)(name.as_ptr()) }.is_null();
     let own = match (&*system, is_registered) {
-        (Some(own), true) => own.clone(),
         (None, true) => {
             return Err(format!(
                 "a VFS named {NAME} is registered already, by another copy of this library; use \
                  that one, or do not load this"
             ));
         }
-        (_, false) => {
-            let own = Arc::new(System::new(None, None, None));
-            install(api, own.clone(), name, false)
-                .map_err(|code| format!("SQLite refused the VFS with code {code}"))?;
-            own
-        }
+        (Some(own), _) => own.clone(),
+        (None, false) => Arc::new(System::new(None, None, None)),
     };
+    if !is_registered {
+        install(api, own.clone(), name, false)
+            .map_err(|code| format!("SQLite refused the VFS with code {code}"))?;
+    }
     *system = Some(own);
-    functions::add(connection)
+    functions::add(connection, api)
         .map_err(|code| format!("SQLite refused the functions with code {code}"))
 }
 

@@ -44,12 +44,33 @@ static METHODS: IoMethods = IoMethods {
 /// the use of a VFS.
 pub(super) const BRANCH: c_int = 0x494e_5301;
 
+/// Its address tells an argument of ours from one of a stranger who has chosen the same number, and
+/// from one of another copy of this library in the process.
+static MARK: u64 = 0;
+
 /// The argument of [`BRANCH`].
+#[repr(C)]
 pub(super) struct CallOfBranch<'a> {
+    #[allow(
+        dead_code,
+        reason = "it is read by a pointer to all of it, before the rest is believed"
+    )]
+    mark: *const u64,
     pub(super) call: BranchCall<'a>,
     pub(super) answer: Outcome<BranchAnswer>,
     /// The name of the VFS that has answered.
     pub(super) vfs: CString,
+}
+
+impl<'a> CallOfBranch<'a> {
+    pub(super) fn new(call: BranchCall<'a>) -> CallOfBranch<'a> {
+        CallOfBranch {
+            mark: &raw const MARK,
+            call,
+            answer: Err(Failure::new(raw::NOTFOUND, "")),
+            vfs: CString::default(),
+        }
+    }
 }
 
 /// Makes an open file of the memory that SQLite gave for one.
@@ -204,7 +225,7 @@ unsafe extern "C" fn file_control(
                     *of::<*mut c_char>(argument) = app.api.text(&app.name.to_string_lossy());
                     return Ok(raw::OK);
                 }
-                BRANCH => {
+                BRANCH if !argument.is_null() && *of::<*const u64>(argument) == &raw const MARK => {
                     let call = of::<CallOfBranch<'_>>(argument);
                     call.vfs = app.name.clone();
                     call.answer = file.branch(call.call.clone());

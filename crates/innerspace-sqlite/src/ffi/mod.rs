@@ -11,8 +11,9 @@ mod methods;
 #[doc(hidden)]
 pub mod raw;
 mod vfs;
+mod write_back;
 
 #[doc(hidden)]
 pub use api::Api;
-pub(crate) use functions::write_back_to;
 pub(crate) use vfs::install;
+pub(crate) use write_back::write_back_to;

@@ -207,7 +207,11 @@ fn a_full_disk_is_an_error_of_the_transaction() {
                         Some(ErrorCode::DiskFull),
                         "{error}"
                     );
-                    assert!(is_logged(&["(13)", "cannot write"]));
+                    assert!(is_logged(&[
+                        "(13)",
+                        "cannot write",
+                        "make room on the disk"
+                    ]));
                 }
             }
             names

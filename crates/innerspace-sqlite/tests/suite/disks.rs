@@ -61,6 +61,11 @@ impl PowerDisk {
         self.state().files.get(name).cloned()
     }
 
+    /// Returns the number of changes so far.
+    pub(crate) fn changes(&self) -> u64 {
+        self.state().changes
+    }
+
     /// Counts a change, and cuts the power if it is the one.
     fn change(&self) -> io::Result<()> {
         let mut state = self.state();

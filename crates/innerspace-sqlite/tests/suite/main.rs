@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod branches;
+mod commits;
 mod common;
 mod disks;
 mod extension;
