@@ -140,16 +140,14 @@ fn read() -> Result<Vec<Patch>> {
             wrong.push(format!("{}: {error:#}", patch.id));
         }
         for claim in &patch.claims {
-            let package = &claim.target.package;
-            if !names.contains_key(package) {
-                names.insert(package, functions(&root().join("crates").join(package))?);
+            let place = place(claim);
+            if !names.contains_key(&place) {
+                names.insert(place.clone(), functions(&place)?);
             }
             let name = claim.test.rsplit("::").next().unwrap_or_default();
-            if !names[package]
-                .iter()
-                .any(|function| function.contains(name))
-            {
-                wrong.push(format!("{}: no test is called {name}", patch.id));
+            if !names[&place].iter().any(|function| function.contains(name)) {
+                let place = place.display();
+                wrong.push(format!("{}: {place} has no test {name}", patch.id));
             }
         }
     }
@@ -161,15 +159,35 @@ fn read() -> Result<Vec<Patch>> {
     Ok(patches)
 }
 
-/// Returns the names of all functions in the Rust sources below `folder`.
-fn functions(folder: &Path) -> Result<BTreeSet<String>> {
+/// Returns the file or the folder that has the test of a claim.
+fn place(claim: &Claim) -> PathBuf {
+    let package = root().join("crates").join(&claim.target.package);
+    match &claim.target.integration {
+        None => package.join("src"),
+        Some(name) => {
+            let folder = package.join("tests").join(name);
+            match folder.is_dir() {
+                true => folder,
+                false => folder.with_extension("rs"),
+            }
+        }
+    }
+}
+
+/// Returns the names of all functions in a Rust source, or in those below a folder.
+fn functions(place: &Path) -> Result<BTreeSet<String>> {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     let mut names = BTreeSet::new();
-    sources(folder, &mut |_, text| {
+    let mut add = |text: &str| {
         let after = text.split("fn ").skip(1);
         let found = after.filter_map(|rest| rest.split(|c| !is_part(c)).next());
         names.extend(found.filter(|name| !name.is_empty()).map(str::to_owned));
-    })?;
+    };
+    match place.is_dir() {
+        true => sources(place, &mut |_, text| add(text))?,
+        false => add(&fs::read_to_string(place)
+            .with_context(|| format!("cannot read {}", place.display()))?),
+    }
     Ok(names)
 }
 

@@ -57,6 +57,7 @@ impl Accessor {
         let closed = writer.close(domain, &(page..page + PAGE_SIZE as u64), || ());
         failpoint!(PageGated);
         space.end_writes(std::iter::once(page..page + 1));
+        failpoint!(WritesEnded);
         if let Some((file, number)) = &file {
             // No session uses a mapping that has not faulted it in.
             domain.synchronize_with(|_| false);

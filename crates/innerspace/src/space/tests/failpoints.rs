@@ -277,6 +277,7 @@ fn a_store_beside_the_copy_of_its_page_is_not_lost_to_a_watch() {
     let child = space.fork().unwrap();
     let (to_watch, begun) = mpsc::channel();
     let (copied, is_copied) = mpsc::channel();
+    let (has_ended, ended) = mpsc::channel();
     let watched = space.clone();
     let watching = thread::spawn(move || {
         let counters = watched.0.pool.clone();
@@ -289,10 +290,11 @@ fn a_store_beside_the_copy_of_its_page_is_not_lost_to_a_watch() {
                 thread::yield_now();
             }
         });
+        let _ended = failpoint::on("WritesEnded", move || has_ended.send(()).unwrap());
         watched.accessor().unwrap().watch_code(page).unwrap();
     });
     begun.recv().unwrap();
-    let (domain, done) = (pool.domain.clone(), mpsc::channel());
+    let done = mpsc::channel();
     let _there = failpoint::on("Copied", move || {
         let (told, gone) = mpsc::channel();
         let ending = thread::spawn(move || {
@@ -302,12 +304,9 @@ fn a_store_beside_the_copy_of_its_page_is_not_lost_to_a_watch() {
         gone.recv().unwrap();
         let stored = thread::spawn(move || other.store(page, 8u64));
         stored.join().unwrap().unwrap();
-        let begun = domain.begun();
         let _ = copied.send(());
         // The watch is over, or it has made the page read-only and waits for this thread.
-        while !watching.is_finished() && domain.begun() == begun {
-            thread::yield_now();
-        }
+        ended.recv().unwrap();
         done.0.send([ending, watching]).unwrap();
     });
     a.store(page + 8, 9u64).unwrap();
