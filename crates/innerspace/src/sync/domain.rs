@@ -43,6 +43,11 @@
 //! holds nothing but translations of its own space, which is its *owner*.
 //! `docs/protocols/sections.md` says why that is enough.
 //!
+//! # Many accessors
+//!
+//! A grace period looks at the readers that are *online*. An accessor begins offline and goes
+//! online in its next section ([`offline`]), so accessors that are not in use cost nobody anything.
+//!
 //! # Rules
 //!
 //! Nothing in a section sleeps, allocates frames, charges or does I/O. `synchronize` is never
@@ -61,6 +66,7 @@ use crate::sys::process::Process;
 mod fencing;
 #[cfg(all(test, loom))]
 mod loom_models;
+mod offline;
 mod participant;
 #[cfg(not(loom))]
 mod reader;
@@ -68,15 +74,24 @@ mod reader;
 mod tests;
 
 pub(crate) use participant::{ANY_OWNER, CacheBinding, NO_OWNER, Participant, PendingMark, Post};
-use participant::{CLOSED, FENCED, PENDING, SESSION};
+use participant::{CLOSED, FENCED, OFFLINE, PENDING, SESSION};
 #[cfg(not(loom))]
 pub(crate) use reader::Reader;
 
 /// The readers of a domain, and the pace of their grace periods.
 #[derive(Debug, Default)]
 struct Participants {
-    list: Members<Arc<Participant>>,
+    /// The readers of threads without an accessor.
+    threads: Members<Arc<Participant>>,
+    /// The accessors that are online ([`offline`]), in the order in which they went online.
+    accessors: Members<Arc<Participant>>,
     pace: fencing::Pace,
+}
+
+impl Participants {
+    fn iter(&self) -> impl Iterator<Item = &Arc<Participant>> {
+        self.threads.iter().chain(self.accessors.iter())
+    }
 }
 
 /// The readers of one `Memory`, and its grace periods.
@@ -126,58 +141,40 @@ impl Domain {
         })
     }
 
-    /// Adds a reader with this binding, whose sessions hold translations of `owner`. The reader
-    /// starts outside a section, with an empty mailbox.
+    /// Makes an accessor's reader with this binding, whose sessions hold translations of `owner`.
+    /// The reader starts outside a section and offline, with an empty mailbox.
     pub(crate) fn register_at(domain: &Arc<Domain>, binding: CacheBinding, owner: u64) -> Sections {
         Sections {
-            participant: domain.add(Participant {
+            participant: Arc::new(Participant {
                 owner,
+                alone: AtomicU64::new(OFFLINE),
                 ..Participant::new(binding)
             }),
             mode: domain.mode,
             domain: domain.clone(),
             last: 1,
+            #[cfg(loom)]
+            stays_online: false,
         }
     }
 
-    /// Adds a reader that caches nothing.
+    /// Makes a reader that caches nothing and is online.
     #[cfg(test)]
     pub(crate) fn register(domain: &Arc<Domain>) -> Sections {
-        Domain::register_at(domain, CacheBinding::of_nothing(), NO_OWNER)
-    }
-
-    fn add(&self, mut participant: Participant) -> Arc<Participant> {
-        // In a child of fork(2) the list may stay locked for ever, as in `unregister`.
-        if self.foreign_maker().is_some() {
-            return Arc::new(participant);
+        #[cfg_attr(not(loom), expect(unused_mut))]
+        let mut sections = Domain::register_at(domain, CacheBinding::of_nothing(), NO_OWNER);
+        domain.bring_online(&mut domain.participants.lock(), &sections.participant);
+        #[cfg(loom)]
+        {
+            sections.stays_online = true;
         }
-        let mut participants = self.participants.lock();
-        if self.fenced.load(Ordering::Relaxed) {
-            participant.alone.fetch_or(FENCED, Ordering::Relaxed);
-        }
-        let graces = self.grace_periods();
-        participant.graces_seen.store(graces, Ordering::Relaxed);
-        let join = |ticket| {
-            participant.ticket = ticket;
-            Arc::new(participant)
-        };
-        participants.list.join_with(join).clone()
+        sections
     }
 
     /// Returns the process that made the domain, unless that is the calling process.
     #[inline]
     pub(crate) fn foreign_maker(&self) -> Option<Process> {
         (!self.maker.is_current()).then_some(self.maker)
-    }
-
-    fn unregister(&self, participant: &Participant) {
-        // In a child of fork(2) the lock may have been held by a thread that exists only in the
-        // parent.
-        if self.foreign_maker().is_some() {
-            return;
-        }
-        let left = self.participants.lock().list.leave(participant.ticket);
-        drop(left);
     }
 
     /// Waits until every section that was open at the call has been left. Sessions are passed over
@@ -261,7 +258,7 @@ impl Domain {
     }
 
     fn odd(&self, participants: &Participants) -> Vec<(Arc<Participant>, u64)> {
-        let odd = participants.list.iter().filter_map(|p| {
+        let odd = participants.iter().filter_map(|p| {
             let seen = self.read_state(p);
             (seen & 1 == 1).then(|| (p.clone(), seen))
         });
@@ -359,6 +356,10 @@ pub(crate) struct Sections {
     mode: BarrierMode,
     /// The value of `participant.state` in the last section: odd, and different for each section.
     last: u64,
+    /// Whether no model's thread takes the reader offline. Each load of the flag is one more step
+    /// to explore.
+    #[cfg(loom)]
+    stays_online: bool,
 }
 
 impl Sections {
@@ -381,7 +382,8 @@ impl Sections {
 
     /// Opens a section for one access. Before the access uses anything cached, it loads
     /// [`Sections::pending_mark`]. If the mark is set, the access calls [`Sections::order`],
-    /// because a reader that was told to fence has not fenced yet.
+    /// because a reader that was told to fence has not fenced yet, and one that is offline has not
+    /// gone online.
     #[inline(always)]
     pub(crate) fn enter_alone(&mut self) {
         self.last = self.participant.open_alone(self.last, self.mode);
@@ -420,12 +422,19 @@ impl Sections {
         self.order();
     }
 
-    /// Orders the opening of the section before the reads in it. This is the last step of
-    /// [`Sections::enter`].
+    /// Orders the opening of the section before the reads in it, and brings the reader online. This
+    /// is the last step of [`Sections::enter`].
     #[inline(always)]
     pub(crate) fn order(&mut self) {
         if self.mode == BarrierMode::Membarrier && self.participant.order() {
             self.domain.judge_fences(&self.participant);
+        }
+        #[cfg(loom)]
+        if self.stays_online {
+            return;
+        }
+        if self.participant.is_offline() {
+            self.domain.go_online(&self.participant);
         }
     }
 
@@ -492,11 +501,17 @@ impl Sections {
             participant: self.participant.clone(),
             mode: self.mode,
         };
-        SESSIONS.with(|sessions| sessions.borrow_mut().push(open));
+        SESSIONS.with(|sessions| {
+            let mut sessions = sessions.borrow_mut();
+            if sessions.len() == MOST_OPEN_SESSIONS {
+                leave_all(&mut sessions);
+            }
+            sessions.push(open);
+        });
     }
 
     /// Ends the registration of [`Sections::begin_session`], in the same thread. If the section was
-    /// left meanwhile, there is mail.
+    /// left meanwhile, there is mail, and the registration has ended with the section.
     #[cfg(not(loom))]
     pub(crate) fn end_session(&mut self) {
         let is_own = |open: &OpenSession| Arc::ptr_eq(&open.participant, &self.participant);
@@ -514,9 +529,14 @@ impl Drop for Sections {
         if self.is_open() {
             self.leave();
         }
-        self.domain.unregister(&self.participant);
+        self.domain.end_accessor(&self.participant);
     }
 }
+
+/// The number of sessions of one thread that are between two accesses with their sections open:
+/// grace periods look at each of them.
+#[cfg(not(loom))]
+const MOST_OPEN_SESSIONS: usize = 64;
 
 /// A session of this thread that is between two accesses.
 #[cfg(not(loom))]
@@ -536,18 +556,22 @@ super::thread_local! {
 #[cold]
 pub(crate) fn suspend_sessions() {
     // A thread that is ending has no sessions.
-    let _ = SESSIONS.try_with(|sessions| {
-        for open in sessions.borrow().iter() {
-            let participant = &open.participant;
-            // Relaxed: a session is not `Send`, so only this thread changes `state` while the
-            // session is registered.
-            let state = participant.state.load(Ordering::Relaxed);
-            if state & 1 == 0 {
-                continue;
-            }
-            participant.request();
-            // Release, as in `Sections::leave`.
-            participant.set_state(CLOSED, open.mode);
+    let _ = SESSIONS.try_with(|sessions| leave_all(&mut sessions.borrow_mut()));
+}
+
+/// Leaves the sections of these sessions, which are the calling thread's and between two accesses.
+#[cfg(not(loom))]
+fn leave_all(sessions: &mut Vec<OpenSession>) {
+    for open in sessions.drain(..) {
+        let participant = &open.participant;
+        // Relaxed: a session is not `Send`, so only this thread changes `state` while the session
+        // is registered.
+        let state = participant.state.load(Ordering::Relaxed);
+        if state & 1 == 0 {
+            continue;
         }
-    });
+        participant.request();
+        // Release, as in `Sections::leave`.
+        participant.set_state(CLOSED, open.mode);
+    }
 }

@@ -20,6 +20,16 @@ pub(crate) struct Ticket(u64);
 impl Ticket {
     /// A ticket that no member has.
     pub(crate) const NONE: Ticket = Ticket(0);
+
+    /// Returns the ticket with this number.
+    pub(crate) fn of_number(number: u64) -> Ticket {
+        Ticket(number)
+    }
+
+    /// Returns the ticket's number, to be kept where a ticket cannot be.
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
 }
 
 impl Ord for Ticket {
@@ -66,6 +76,11 @@ impl<T> Members<T> {
             self.by_ticket = BTreeMap::new();
         }
         member
+    }
+
+    /// Removes the oldest member, if there is any.
+    pub(crate) fn leave_first(&mut self) -> Option<T> {
+        self.by_ticket.pop_first().map(|(_, member)| member)
     }
 
     /// Iterates over the members, oldest first.

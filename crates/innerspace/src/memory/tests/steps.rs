@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::cache::{FileAccess, FileError, PagedFile, WriteOrder};
 use crate::group::Group;
 use crate::memory::{Memory, Threads};
+use crate::space::Map;
 use crate::store::faulty::{Failure, Fault, OperationKind, Rule};
 use crate::store::{FaultyStore, MemoryStore};
 use crate::sync::failpoint;
@@ -127,6 +128,29 @@ fn the_work_of_a_tick_is_for_files_with_unwritten_blocks_alone() {
     assert_eq!(work(), 0, "the first has taken what is synced off the list");
     tenants.memory.validate();
     drop((clean, synced));
+}
+
+// spec: N9
+#[test]
+fn a_change_of_a_space_looks_at_few_accessors_of_others() {
+    let tenants = Tenants::new();
+    let other = tenants.memory.create_space_in(&tenants.a).unwrap();
+    let at = other.map(Map::anonymous(MIB)).unwrap();
+    let used = |_| {
+        let mut accessor = other.accessor().unwrap();
+        accessor.store(at, 1_u64).unwrap();
+        accessor
+    };
+    let accessors: Vec<_> = (0..2000).map(used).collect();
+    let space = tenants.memory.create_space_in(&tenants.b).unwrap();
+    let at = space.map(Map::anonymous(MIB)).unwrap();
+    space.accessor().unwrap().store(at, 1_u64).unwrap();
+    let steps = failpoint::count("MemberSeen", || {
+        drop(space.fork().unwrap());
+        space.unmap(at, PAGE).unwrap();
+    });
+    assert!(steps < 2000, "{steps}");
+    drop(accessors);
 }
 
 // spec: N11

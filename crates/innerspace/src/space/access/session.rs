@@ -108,11 +108,18 @@ impl<M: Mode> Sectioned for InSession<M> {
 
 impl<'accessor> Session<'accessor> {
     pub(crate) fn new(core: &'accessor mut Core) -> Session<'accessor> {
-        // The session is registered first: that panics in a thread that is ending, and a section
-        // opened before would stay open.
-        core.translator.sections.begin_session();
-        core.translator.sections.enter();
-        core.translator.sections.narrow();
+        let sections = &mut core.translator.sections;
+        loop {
+            // The session is registered first: that panics in a thread that is ending, and a
+            // section opened before would stay open.
+            sections.begin_session();
+            sections.enter();
+            // A wait for the list of readers, to go online, leaves the section like any other wait.
+            if sections.is_open() {
+                break;
+            }
+        }
+        sections.narrow();
         Session {
             binding: core.translator.binding(),
             core,

@@ -127,7 +127,7 @@ impl Domain {
     pub(super) fn have_readers_fence(&self, participants: &Participants, each: Duration) {
         let nanoseconds = u64::try_from(each.as_nanos()).unwrap_or(u64::MAX);
         self.barrier_cost.store(nanoseconds, Ordering::Relaxed);
-        for participant in participants.list.iter() {
+        for participant in participants.iter() {
             participant.alone.fetch_or(FENCED, Ordering::Relaxed);
         }
         barrier::heavy();
@@ -155,7 +155,7 @@ impl Domain {
 
     fn have_readers_stop(&self, participants: &Participants) {
         self.fenced.store(false, Ordering::Relaxed);
-        for participant in participants.list.iter() {
+        for participant in participants.iter() {
             // Release: pairs with `lone_word`, for revokers that locked the list before us.
             participant.alone.fetch_and(!FENCED, Ordering::Release);
         }

@@ -15,6 +15,13 @@ fn both_modes(model: impl Fn(BarrierMode) + Send + Sync + Copy + 'static) {
     }
 }
 
+/// Makes an accessor's reader that is online.
+fn online(domain: &Arc<Domain>, owner: u64) -> Sections {
+    let sections = Domain::register_at(domain, CacheBinding::of_nothing(), owner);
+    domain.go_online(&sections.participant);
+    sections
+}
+
 /// A page of bytes whose races loom detects.
 struct Page(UnsafeCell<u64>);
 // SAFETY: loom itself checks that no two threads use the cell at the same time; a race fails the
@@ -255,7 +262,7 @@ fn n7_a_session_that_is_passed_over_holds_nothing_of_others() {
         let domain = Domain::with_mode(mode);
         let entry = Arc::new(AtomicU64::new(1));
         let page = Arc::new(Page::new(5));
-        let mut sections = Domain::register_at(&domain, CacheBinding::of_nothing(), 1);
+        let mut sections = online(&domain, 1);
         let reader = {
             let (entry, page) = (entry.clone(), page.clone());
             thread::spawn(move || {
@@ -285,7 +292,7 @@ fn n7_a_session_of_the_owner_is_waited_for() {
         let domain = Domain::with_mode(mode);
         let entry = Arc::new(AtomicU64::new(1));
         let page = Arc::new(Page::new(5));
-        let mut sections = Domain::register_at(&domain, CacheBinding::of_nothing(), 1);
+        let mut sections = online(&domain, 1);
         let reader = {
             let (entry, page) = (entry.clone(), page.clone());
             thread::spawn(move || {
@@ -300,6 +307,61 @@ fn n7_a_session_of_the_owner_is_waited_for() {
         };
         entry.store(0, Ordering::Relaxed);
         domain.synchronize_with(|owner| owner == 1);
+        page.write(9);
+        reader.join().unwrap();
+    });
+}
+
+/// An accessor that is offline goes online before it reads anything, also while another one takes
+/// its place and a revoker looks.
+// spec: A2, N9
+#[test]
+fn n9_an_accessor_that_goes_online_uses_no_frame_that_is_reused() {
+    both_modes(|mode| {
+        let domain = Domain::with_mode(mode);
+        let entry = Arc::new(AtomicU64::new(1));
+        let page = Arc::new(Page::new(5));
+        let mut sections = Domain::register_at(&domain, CacheBinding::of_nothing(), 1);
+        let reader = {
+            let (entry, page) = (entry.clone(), page.clone());
+            thread::spawn(move || {
+                sections.enter();
+                if entry.load(Ordering::Relaxed) == 1 {
+                    assert_eq!(page.read(), 5);
+                }
+                sections.leave();
+            })
+        };
+        entry.store(0, Ordering::Relaxed);
+        domain.synchronize();
+        page.write(9);
+        reader.join().unwrap();
+    });
+}
+
+/// An accessor goes online while another one, which is online, enters a section: either the latter
+/// stays online, or it finds out that it is offline before it reads anything.
+// spec: A2, N9
+#[test]
+fn n9_an_accessor_that_enters_a_section_is_not_taken_offline() {
+    both_modes(|mode| {
+        let domain = Domain::with_mode(mode);
+        let entry = Arc::new(AtomicU64::new(1));
+        let page = Arc::new(Page::new(5));
+        let mut sections = online(&domain, 1);
+        let reader = {
+            let (entry, page) = (entry.clone(), page.clone());
+            thread::spawn(move || {
+                sections.enter();
+                if entry.load(Ordering::Relaxed) == 1 {
+                    assert_eq!(page.read(), 5);
+                }
+                sections.leave();
+            })
+        };
+        let _other = online(&domain, 2); // takes the first offline if it is in no section
+        entry.store(0, Ordering::Relaxed);
+        domain.synchronize();
         page.write(9);
         reader.join().unwrap();
     });

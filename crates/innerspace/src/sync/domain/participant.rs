@@ -1,6 +1,7 @@
 //! The side of a reader that revokers see: its state, its pending mark and its mailbox.
 
 use std::hint::cold_path;
+use std::sync::atomic as plain;
 
 use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::sync::members::Ticket;
@@ -32,6 +33,10 @@ pub(super) const PENDING: u64 = 1 << 63;
 /// The bit of `alone` that is set while the owner has to fence. No number of a cached leaf has this
 /// bit either.
 pub(super) const FENCED: u64 = 1 << 62;
+
+/// The bit of `alone` that is set while no grace period looks at the reader. It changes only with
+/// the list of participants locked. No number of a cached leaf has this bit.
+pub(super) const OFFLINE: u64 = 1 << 61;
 
 /// Two caches: the reader's own, and one that is always empty. While an invalidation is pending,
 /// the reader is given the empty one, and misses.
@@ -75,7 +80,7 @@ impl PendingMark {
     /// One comparison thus tests both.
     #[inline(always)]
     pub(crate) fn mark(self, number: u64) -> u64 {
-        debug_assert_eq!(number & (PENDING | FENCED), 0);
+        debug_assert_eq!(number & (PENDING | FENCED | OFFLINE), 0);
         number | self.0
     }
 }
@@ -91,8 +96,10 @@ pub(crate) struct Participant {
     /// seen yet; otherwise the owner's cache.
     pub(super) pending: AtomicPtr<()>,
     pub(super) binding: CacheBinding,
-    /// Two bits: [`PENDING`], set while there are posts or requests to take the slow path, and
-    /// [`FENCED`], set while the owner has to fence when it enters ([`fencing`](super::fencing)).
+    /// Three bits: [`PENDING`], set while there are posts or requests to take the slow path;
+    /// [`FENCED`], set while the owner has to fence when it enters ([`fencing`](super::fencing));
+    /// and [`OFFLINE`], set while the owner has to go online when it enters
+    /// ([`offline`](super::offline)).
     /// An access with a section of its own loads this word.
     pub(super) alone: AtomicU64,
     /// The nesting depth of [`Reader`](super::Reader)s. Only the owner uses it.
@@ -106,8 +113,9 @@ pub(crate) struct Participant {
     pub(super) owner: u64,
     /// The session that was last waited for in vain: it is not waited for again.
     pub(super) idle: AtomicU64,
-    /// The participant's place in the domain's list.
-    pub(super) ticket: Ticket,
+    /// The participant's place in the domain's list; [`Ticket::NONE`] while it is offline. It is
+    /// used only with the list locked, and therefore nothing that a model checker has to see.
+    pub(super) ticket: plain::AtomicU64,
     /// Whether the participant is removed together with its only [`Reader`](super::Reader).
     pub(super) passing: bool,
     /// The invalidations that the owner has to apply.
@@ -141,7 +149,7 @@ impl Participant {
             graces_seen: AtomicU64::new(0),
             owner: NO_OWNER,
             idle: AtomicU64::new(CLOSED),
-            ticket: Ticket::NONE,
+            ticket: plain::AtomicU64::new(Ticket::NONE.number()),
             passing: false,
             mailbox: Mutex::ranked(
                 Rank::Mailbox,
@@ -151,6 +159,14 @@ impl Participant {
                 },
             ),
         }
+    }
+
+    pub(super) fn ticket(&self) -> Ticket {
+        Ticket::of_number(self.ticket.load(plain::Ordering::Relaxed))
+    }
+
+    pub(super) fn set_ticket(&self, ticket: Ticket) {
+        self.ticket.store(ticket.number(), plain::Ordering::Relaxed);
     }
 
     /// Posts a message. The owner reads it before it uses anything that it has cached. Never waits.

@@ -132,6 +132,36 @@ impl Domain {
         }
     }
 
+    /// Adds the reader of a thread.
+    fn add(&self, participant: Participant) -> Arc<Participant> {
+        // In a child of fork(2) the list may stay locked for ever, as in `unregister`.
+        if self.foreign_maker().is_some() {
+            return Arc::new(participant);
+        }
+        let mut participants = self.participants.lock();
+        if self.fenced.load(Ordering::Relaxed) {
+            participant.alone.fetch_or(FENCED, Ordering::Relaxed);
+        }
+        let graces = self.grace_periods();
+        participant.graces_seen.store(graces, Ordering::Relaxed);
+        let join = |ticket| {
+            participant.set_ticket(ticket);
+            Arc::new(participant)
+        };
+        participants.threads.join_with(join).clone()
+    }
+
+    /// Removes the reader of a thread.
+    fn unregister(&self, participant: &Participant) {
+        // In a child of fork(2) the lock may have been held by a thread that exists only in the
+        // parent.
+        if self.foreign_maker().is_some() {
+            return;
+        }
+        let left = self.participants.lock().threads.leave(participant.ticket());
+        drop(left);
+    }
+
     fn register_thread(self: &Arc<Domain>) -> *const Participant {
         let participant = self.add(Participant::new(CacheBinding::of_nothing()));
         let pointer = Arc::as_ptr(&participant);

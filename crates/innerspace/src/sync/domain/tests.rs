@@ -150,7 +150,7 @@ fn a_dropped_or_panicking_reader_leaves_no_section_open() {
     .join();
     assert!(end.is_err());
     domain.synchronize();
-    assert!(domain.participants.lock().list.len() == 0);
+    assert!(domain.participants.lock().iter().next().is_none());
 }
 
 /// A bounded stress of the barrier on the hardware, which no model covers.
@@ -188,5 +188,130 @@ fn a_word_is_never_reused_while_a_reader_uses_it() {
         }
         stop.store(true, Ordering::Relaxed);
         reader.join().unwrap();
+    }
+}
+
+/// Makes accessors' readers, each of which had a section.
+fn used(domain: &Arc<Domain>, count: usize) -> Vec<Sections> {
+    let binding = CacheBinding::of_nothing();
+    let each = |_| {
+        let mut sections = Domain::register_at(domain, binding, 1);
+        sections.enter();
+        sections.leave();
+        sections
+    };
+    (0..count).map(each).collect()
+}
+
+/// Returns how many readers a grace period looks at.
+fn looked_at(domain: &Domain) -> u64 {
+    crate::sync::failpoint::count("MemberSeen", || domain.synchronize())
+}
+
+// spec: N9
+#[test]
+fn a_grace_period_looks_at_few_accessors_however_many_there_are() {
+    for mode in MODES {
+        let domain = Domain::with_mode(mode);
+        let binding = CacheBinding::of_nothing();
+        let unused = |_| Domain::register_at(&domain, binding, 1);
+        let unused: Vec<_> = (0..1000).map(unused).collect();
+        assert_eq!(looked_at(&domain), 0);
+        let mut used = used(&domain, 5000);
+        assert!((1..=256).contains(&looked_at(&domain)));
+        for sections in used.iter_mut().rev() {
+            sections.enter();
+            sections.leave();
+        }
+        assert!((1..=256).contains(&looked_at(&domain)));
+        drop((unused, used));
+        assert_eq!(looked_at(&domain), 0);
+    }
+}
+
+// spec: N9, A9
+#[test]
+fn an_accessor_in_a_section_stays_online_and_is_waited_for() {
+    for mode in MODES {
+        let domain = Domain::with_mode(mode);
+        let mut inside = Domain::register_at(&domain, CacheBinding::of_nothing(), 1);
+        inside.enter();
+        let others = used(&domain, 1000);
+        let waiter = {
+            let domain = domain.clone();
+            thread::spawn(move || domain.synchronize())
+        };
+        while !inside.has_mail() {
+            thread::yield_now(); // the request says that the waiter has seen our section
+        }
+        assert!(!waiter.is_finished());
+        inside.leave();
+        waiter.join().unwrap();
+        drop(others);
+    }
+}
+
+// spec: N9, N7
+#[test]
+fn a_thread_with_many_sessions_keeps_few_sections_open() {
+    for mode in MODES {
+        let domain = Domain::with_mode(mode);
+        let mut sessions = used(&domain, 1000);
+        for sections in &mut sessions {
+            sections.begin_session();
+            sections.enter();
+            sections.narrow();
+        }
+        let is_open = |sections: &&Sections| sections.is_open();
+        assert_eq!(
+            sessions.iter().filter(is_open).count(),
+            1000 % MOST_OPEN_SESSIONS
+        );
+        assert!(looked_at(&domain) <= 256);
+        for sections in &mut sessions {
+            // A session whose section was left finds that out by its mail.
+            assert!(sections.is_open() || sections.has_mail());
+            sections.end_session();
+        }
+    }
+}
+
+/// Readers go online and offline all the time while what they read is taken away.
+// spec: A2, N9
+#[test]
+fn accessors_that_go_online_use_nothing_that_was_taken_away() {
+    const ROUNDS: u64 = if cfg!(miri) { 20 } else { 3000 };
+    for mode in MODES {
+        let domain = Domain::with_mode(mode);
+        let word = Arc::new(AtomicU64::new(0));
+        let freed = Arc::new([const { AtomicBool::new(false) }; 2]);
+        let over = Arc::new(AtomicBool::new(false));
+        let readers = [(); 2].map(|()| {
+            let (domain, word, freed, over) =
+                (domain.clone(), word.clone(), freed.clone(), over.clone());
+            thread::spawn(move || {
+                let mut accessors = used(&domain, 300);
+                while !over.load(Ordering::Relaxed) {
+                    for sections in &mut accessors {
+                        sections.enter();
+                        let place = word.load(Ordering::Relaxed) as usize;
+                        let is_freed = freed[place].load(Ordering::Relaxed);
+                        assert!(!is_freed, "a section reads what was taken away");
+                        sections.leave();
+                    }
+                }
+            })
+        });
+        for round in 0..ROUNDS {
+            let (old, new) = (round as usize % 2, (round as usize + 1) % 2);
+            freed[new].store(false, Ordering::SeqCst);
+            word.store(new as u64, Ordering::Relaxed);
+            domain.synchronize();
+            freed[old].store(true, Ordering::SeqCst);
+        }
+        over.store(true, Ordering::Relaxed);
+        readers
+            .into_iter()
+            .for_each(|reader| reader.join().unwrap());
     }
 }

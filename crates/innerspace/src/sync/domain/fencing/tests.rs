@@ -15,7 +15,7 @@ fn tell_to_fence(domain: &Domain) {
 fn told(domain: &Domain) -> Vec<bool> {
     let participants = domain.participants.lock();
     let told = |one: &Arc<Participant>| one.alone.load(Ordering::Relaxed) & FENCED != 0;
-    participants.list.iter().map(told).collect()
+    participants.iter().map(told).collect()
 }
 
 #[test]
