@@ -198,15 +198,17 @@ pub(crate) fn match_mode(file: &File, mode: u32) {
     }
 }
 
-/// Has the kernel read the first page of a database, which each shared lock looks at, and none of
-/// those that follow: they are in the memory.
-pub(crate) fn read_first_page(file: &File) {
-    // Hints, so their results say nothing of use. A page that cannot be read is an error later.
+/// Reads the first bytes of a database, and returns how many there are. The kernel reads the first
+/// page, which each shared lock looks at, and none of those that follow: they are in the memory.
+pub(crate) fn read_first_page(file: &File, buf: &mut [u8]) -> usize {
+    // Hints, so their results say nothing of use.
     // SAFETY: the descriptor is open.
     let advise = |advice| unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, advice) };
     advise(libc::POSIX_FADV_RANDOM);
-    let _ = FileExt::read_at(file, &mut [0], 0);
+    // A page that cannot be read is an error as soon as SQLite reads it.
+    let read = FileExt::read_at(file, buf, 0).unwrap_or(0);
     advise(libc::POSIX_FADV_NORMAL);
+    read
 }
 
 /// Makes the names in a file's folder durable.

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use innerspace::store::{FileAccess, FileLock, FileOptions, Store};
+use innerspace::store::{FileAccess, FileLock, FileOptions, Store, read_exact_or_eof};
 use innerspace::{FileOpener, Group, Memory, PageCount};
 
 use crate::branch::{self, Branch};
@@ -24,6 +24,9 @@ use crate::uri::Wishes;
 
 /// The limit of a memory for which none was given: 64 MiB.
 pub(crate) const DEFAULT_LIMIT: u64 = 64 << 20;
+
+/// The first bytes of a database.
+const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
 /// All that the databases of a VFS share.
 pub(crate) struct System {
@@ -51,6 +54,19 @@ enum Key {
 pub(crate) struct Opened {
     pub(crate) file: Box<dyn OpenFile>,
     pub(crate) flags: c_int,
+    /// Lines for the log: what will not work with the file, although it is open.
+    pub(crate) remarks: Vec<Failure>,
+}
+
+impl Opened {
+    fn new(file: impl OpenFile + 'static, flags: c_int) -> Opened {
+        let file = Box::new(file);
+        Opened {
+            file,
+            flags,
+            remarks: Vec::new(),
+        }
+    }
 }
 
 impl System {
@@ -144,8 +160,8 @@ impl System {
     ) -> Outcome<Opened> {
         let name = name.filter(|_| flags & raw::OPEN_DELETEONCLOSE == 0);
         let Some(name) = name else {
-            let file = Box::new(TemporaryFile::new(&self.memory(None)?)?);
-            return Ok(Opened { file, flags });
+            let file = TemporaryFile::new(&self.memory(None)?)?;
+            return Ok(Opened::new(file, flags));
         };
         match flags & raw::OPEN_MAIN_DB != 0 {
             true => self.open_main(name, flags, wishes),
@@ -159,31 +175,42 @@ impl System {
             let branch = self.branch(database, file)?;
             let store = branch.file(file, flags & raw::OPEN_CREATE != 0)?;
             let missing = || Failure::new(raw::CANTOPEN, format!("there is no {shown}"));
-            let file = Box::new(TemporaryFile::shared(store.ok_or_else(missing)?));
-            return Ok(Opened { file, flags });
+            let file = TemporaryFile::shared(store.ok_or_else(missing)?);
+            return Ok(Opened::new(file, flags));
         }
         let failed = |error| cannot_open(&shown, &error);
         if let Some(disk) = &self.disk {
             let create = flags & raw::OPEN_CREATE != 0;
             let store = disk.open(&shown, create).map_err(failed)?;
-            let file = Box::new(PlainFile {
+            let file = PlainFile {
                 store,
                 database: self.of_wal(&shown, flags),
                 name: shown,
                 new: None,
-            });
-            return Ok(Opened { file, flags });
+            };
+            return Ok(Opened::new(file, flags));
         }
         let path = Path::new(name);
-        let (file, flags) = open_host(path, flags, disk::open_beside).map_err(failed)?;
+        let (file, flags) = open_host(path, flags, disk::open_beside).map_err(|error| {
+            match flags & raw::OPEN_CREATE != 0 && is_refused_by_folder(path, &error) {
+                true => Failure::new(
+                    raw::READONLY_DIRECTORY,
+                    format!(
+                        "cannot make {shown}: {error}; SQLite has to write in the folder, so \
+                             check its permissions"
+                    ),
+                ),
+                false => failed(error),
+            }
+        })?;
         let is_new = flags & raw::OPEN_CREATE != 0;
-        let file = Box::new(PlainFile {
+        let file = PlainFile {
             store: Arc::new(HostFile(Arc::new(file))),
             database: self.of_wal(&shown, flags),
             name: shown,
             new: is_new.then(|| path.to_owned()),
-        });
-        Ok(Opened { file, flags })
+        };
+        Ok(Opened::new(file, flags))
     }
 
     /// Returns the database whose WAL a file is.
@@ -233,10 +260,16 @@ impl System {
             .opened(database)
             .and_then(|open| open.branches.get(file));
         branch.ok_or_else(|| {
-            let reason = format!(
-                "there is no branch {file:?} of {database} in this process; innerspace_branch() on \
-                 a connection to {database} makes one"
-            );
+            let is_missing = self.is_host() && !Path::new(database).exists();
+            let reason = match is_missing {
+                true => format!(
+                    "there is no {database}, and so no branch {file:?} of it; check the path"
+                ),
+                false => format!(
+                    "there is no branch {file:?} of {database} in this process; \
+                     innerspace_branch() on a connection to {database} makes one"
+                ),
+            };
             Failure::new(raw::CANTOPEN, reason)
         })
     }
@@ -252,8 +285,8 @@ impl System {
             let database = opened;
             let locks = Locks::process(&database.table);
             let manner = wishes.manner.clone();
-            let file = Box::new(MainFile::new(database, branch, None, locks, manner));
-            return Ok(Opened { file, flags });
+            let file = MainFile::new(database, branch, None, locks, manner);
+            return Ok(Opened::new(file, flags));
         }
         let memory = self.memory(wishes.limit)?;
         let group = self.group(&memory, wishes)?;
@@ -278,11 +311,18 @@ impl System {
             let reads = || Ok(store.clone());
             let database = self.database((&memory, options), key, &shown, wishes, reads, beside)?;
             let locks = Locks::process(&database.table);
+            let mut first = [0; MAGIC.len()];
+            // If it cannot be read, SQLite meets the same error.
+            let read = read_exact_or_eof(&*store, &mut first, 0).unwrap_or(0);
             let file = MainFile::new(database, store, None, locks, manner);
-            let file = Box::new(file);
-            return Ok(Opened { file, flags });
+            let mut opened = Opened::new(file, flags);
+            opened
+                .remarks
+                .extend(not_a_database(&shown, &first[..read]));
+            return Ok(opened);
         }
         let path = Path::new(name);
+        let asked = flags;
         let (file, flags) = open_host(path, flags, disk::open).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
         if !metadata.is_file() {
@@ -303,13 +343,23 @@ impl System {
         });
         let key = Key::File(own);
         let database = self.database((&memory, options), key, &shown, wishes, reads, beside)?;
-        disk::read_first_page(&file);
+        let mut first = [0; MAGIC.len()];
+        let read = disk::read_first_page(&file, &mut first);
+        let mut remarks: Vec<_> = not_a_database(&shown, &first[..read]).collect();
+        if flags != asked {
+            let reason =
+                format!("{shown} can only be read; to write it, check the permissions of the file");
+            remarks.push(Failure::new(raw::READONLY, reason));
+        }
         let file = Arc::new(file);
         let store = Arc::new(HostFile(file.clone()));
         let locks = Locks::host(file.clone(), &DATABASE);
         let host = Some((file, path.to_owned()));
-        let file = Box::new(MainFile::new(database, store, host, locks, manner));
-        Ok(Opened { file, flags })
+        let file = MainFile::new(database, store, host, locks, manner);
+        Ok(Opened {
+            remarks,
+            ..Opened::new(file, flags)
+        })
     }
 
     /// Returns the database that is open already, or opens it.
@@ -431,6 +481,26 @@ fn open_host(
     let file = open(path, reading).map_err(|_| error)?;
     let kept = flags & !(raw::OPEN_READWRITE | raw::OPEN_CREATE);
     Ok((file, kept | raw::OPEN_READONLY))
+}
+
+/// Whether a file is missing, and its folder does not let this process make it.
+fn is_refused_by_folder(path: &Path, error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EACCES) && !path.exists()
+}
+
+/// Returns a remark about a file whose first bytes are not those of a database. SQLite says so
+/// itself when it reads them.
+fn not_a_database(name: &str, first: &[u8]) -> impl Iterator<Item = Failure> + use<> {
+    let differs = !first.is_empty() && first != MAGIC;
+    let reason = differs.then(|| {
+        format!(
+            "{name} does not begin like a database of SQLite; check the name, or take the file \
+             from a backup"
+        )
+    });
+    reason
+        .into_iter()
+        .map(|reason| Failure::new(raw::NOTADB, reason))
 }
 
 /// Opens the store that reads a file's blocks into the cache, past the kernel's.

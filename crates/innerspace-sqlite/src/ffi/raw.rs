@@ -105,6 +105,7 @@ numbers! {
     CANTOPEN = 14;
     PROTOCOL = 15;
     MISUSE = 21;
+    NOTADB = 26;
     NOTICE = 27;
     WARNING = 28;
     IOERR_READ = IOERR | 1 << 8;
@@ -128,6 +129,7 @@ numbers! {
     IOERR_SHMMAP = IOERR | 21 << 8;
     IOERR_DELETE_NOENT = IOERR | 23 << 8;
     READONLY_CANTINIT = READONLY | 5 << 8;
+    READONLY_DIRECTORY = READONLY | 6 << 8;
     CANTOPEN_ISDIR = CANTOPEN | 2 << 8;
     OK_LOAD_PERMANENTLY = OK | 1 << 8;
     OPEN_READONLY = 0x1;

@@ -129,6 +129,9 @@ unsafe extern "C" fn open(
         // SAFETY: a name that is not null ends with a zero, and lives as long as the file.
         let name = (!name.is_null()).then(|| path_of(unsafe { CStr::from_ptr(name) }));
         let opened = app.system.open(name, flags, &wishes)?;
+        for remark in &opened.remarks {
+            app.api.log(remark.code, &remark.reason);
+        }
         // SAFETY: as above.
         unsafe { methods::begin(file, app, opened.file) };
         // SAFETY: SQLite gives a place, or null.

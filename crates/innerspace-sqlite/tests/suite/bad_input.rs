@@ -70,6 +70,7 @@ fn what_is_no_database_is_refused() {
     let connection = try_open(&path, "innerspace", "").unwrap();
     let read = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()));
     assert_eq!(code(read), ErrorCode::NotADatabase);
+    assert!(is_logged(&["(26)", "text.db", "check the name"]));
     drop(connection);
 
     assert_eq!(
@@ -90,6 +91,52 @@ fn what_is_no_database_is_refused() {
     );
 }
 
+/// The same codes as by SQLite's own VFS, wherever that meets the same.
+#[test]
+fn codes_are_those_of_sqlites_own_vfs() {
+    common::vfs();
+    let folder = tempfile::tempdir().unwrap();
+    let text = folder.path().join("text.db");
+    std::fs::write(&text, "no database").unwrap();
+    let whole = folder.path().join("whole.db");
+    create(&open(&whole));
+    let cut = folder.path().join("cut.db");
+    let bytes = std::fs::read(&whole).unwrap();
+    std::fs::write(&cut, &bytes[..bytes.len() / 2 + 100]).unwrap();
+    let socket = folder.path().join("socket");
+    let _socket = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let link = folder.path().join("link.db");
+    std::os::unix::fs::symlink(folder.path().join("nowhere/x"), &link).unwrap();
+    let long = folder.path().join("x".repeat(300));
+    let missing = folder.path().join("missing.db");
+    for (path, options) in [
+        (&text, ""),
+        (&cut, ""),
+        (&folder.path().to_owned(), ""),
+        (&folder.path().join("missing/data.db"), ""),
+        (&missing, "&mode=ro"),
+        (&missing, "&mode=rw"),
+        (&whole.join("data.db"), ""),
+        (&socket, ""),
+        (&link, ""),
+        (&long, ""),
+        (&whole, "&mode=ro"),
+    ] {
+        let code_by = |vfs| {
+            let used = try_open(path, vfs, options).and_then(|connection| {
+                connection.query_row("PRAGMA integrity_check", [], |_| Ok(()))?;
+                connection.execute_batch("CREATE TABLE other(x)")
+            });
+            extended(used)
+        };
+        assert_eq!(code_by("innerspace"), code_by("unix"), "{path:?} {options}");
+    }
+}
+
+fn extended<T: std::fmt::Debug>(result: rusqlite::Result<T>) -> i32 {
+    result.unwrap_err().sqlite_error().unwrap().extended_code
+}
+
 #[test]
 fn a_folder_that_is_read_only_can_be_read() {
     let test = "bad_input::a_folder_that_is_read_only_can_be_read";
@@ -98,6 +145,21 @@ fn a_folder_that_is_read_only_can_be_read() {
         let connection = try_open(&folder.join("data.db"), "innerspace", "").unwrap();
         assert_eq!(verify(&connection), 3);
         assert_eq!(code(transact(&connection, "test")), ErrorCode::ReadOnly);
+        assert!(is_logged(&[
+            "(8)",
+            "data.db can only be read",
+            "permissions"
+        ]));
+        // The file may be written, and its journal cannot be made.
+        for name in ["written.db", "wal.db"] {
+            let write = |vfs| {
+                let connection = try_open(&folder.join(name), vfs, "").unwrap();
+                extended(transact(&connection, "test"))
+            };
+            assert_eq!(write("innerspace"), write("unix"), "{name}");
+        }
+        assert!(is_logged(&["(1544)", "written.db-journal", "folder"]));
+        assert!(is_logged(&["(1544)", "wal.db-wal", "folder"]));
         let new = try_open(&folder.join("new.db"), "innerspace", "");
         assert_eq!(code(new), ErrorCode::CannotOpen);
         assert!(is_logged(&["new.db", "check the permissions"]));
@@ -111,10 +173,18 @@ fn a_folder_that_is_read_only_can_be_read() {
         transact(&connection, "test").unwrap();
     }
     drop(connection);
+    for (name, mode) in [("written.db", "DELETE"), ("wal.db", "WAL")] {
+        let connection = open(&folder.path().join(name));
+        common::set_journal(&connection, mode);
+        create(&connection);
+    }
     let set = |path: &std::path::Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };
     set(&path, 0o444);
+    for name in ["written.db", "wal.db"] {
+        set(&folder.path().join(name), 0o666);
+    }
     set(folder.path(), 0o555);
     let mut command = child(test, "read", folder.path());
     if is_root() {
@@ -237,9 +307,8 @@ fn a_failing_disk_is_an_error_of_the_call() {
     transact(&connection, "test").unwrap();
     let file = disk.file("data.db").unwrap();
     file.add(Rule::new(Fault::Fail(Failure::Io)).on(&[OperationKind::Sync]));
-    let error = transact(&connection, "test").unwrap_err();
-    let extended = error.sqlite_error().unwrap().extended_code;
-    assert_eq!(extended, rusqlite::ffi::SQLITE_IOERR_FSYNC);
+    let synced = transact(&connection, "test");
+    assert_eq!(extended(synced), rusqlite::ffi::SQLITE_IOERR_FSYNC);
     assert!(is_logged(&["cannot sync data.db", "input/output error"]));
     assert_eq!(verify(&connection), 1);
     drop(connection);
@@ -252,8 +321,48 @@ fn a_failing_disk_is_an_error_of_the_call() {
     );
     let connection = open();
     let read = connection.query_row("SELECT sum(balance) FROM accounts", [], |_| Ok(()));
-    let extended = read.unwrap_err().sqlite_error().unwrap().extended_code;
-    assert_eq!(extended, rusqlite::ffi::SQLITE_IOERR_READ);
+    assert_eq!(extended(read), rusqlite::ffi::SQLITE_IOERR_READ);
+    assert!(is_logged(&[
+        "(266)",
+        "cannot read data.db",
+        "input/output error"
+    ]));
     file.heal();
     assert_eq!(verify(&connection), 1);
+
+    // Each other call that a store can fail.
+    let shorten = "CREATE TABLE b AS SELECT zeroblob(100000); DROP TABLE b; VACUUM";
+    for (failing, failure, sql, code) in [
+        (
+            OperationKind::Write,
+            Failure::Io,
+            "CREATE TABLE a(x)",
+            rusqlite::ffi::SQLITE_IOERR_WRITE,
+        ),
+        (
+            OperationKind::Write,
+            Failure::NoSpace,
+            "CREATE TABLE a(x)",
+            rusqlite::ffi::SQLITE_FULL,
+        ),
+        (
+            OperationKind::SetLen,
+            Failure::Io,
+            shorten,
+            rusqlite::ffi::SQLITE_IOERR_TRUNCATE,
+        ),
+        (
+            OperationKind::Len,
+            Failure::Io,
+            "CREATE TABLE a(x)",
+            rusqlite::ffi::SQLITE_IOERR_FSTAT,
+        ),
+    ] {
+        file.add(Rule::new(Fault::Fail(failure)).on(&[failing]).forever());
+        let done = open().execute_batch(sql);
+        assert_eq!(extended(done), code, "{failing:?}");
+        assert!(is_logged(&[&format!("({code})"), "data.db"]), "{failing:?}");
+        file.heal();
+        assert_eq!(verify(&open()), 1, "{failing:?}");
+    }
 }

@@ -245,8 +245,14 @@ fn bad_calls_are_refused() {
         "innerspace_branch()"
     ]));
     let missing = folder.path().join("missing.db");
-    assert!(common::try_open(&missing, "innerspace", "&branch=one").is_err());
-    assert!(vfs().branch(&missing, "one").is_err());
+    let opened = common::try_open(&missing, "innerspace", "&branch=one").unwrap_err();
+    assert_eq!(
+        opened.sqlite_error_code(),
+        Some(rusqlite::ErrorCode::CannotOpen)
+    );
+    assert!(common::is_logged(&["(14)", "missing.db", "check the path"]));
+    let of_missing = vfs().branch(&missing, "one").unwrap_err().to_string();
+    assert!(of_missing.contains("check the folder"), "{of_missing}");
     let memory = Connection::open_in_memory().unwrap();
     assert!(
         call(&memory, "branch", "one")
