@@ -119,17 +119,20 @@ impl CachedObjectStore {
     }
 
     /// Puts a tier on local disk between the memory and the store.
+    #[must_use]
     pub fn tier(self, tier: &Tier) -> CachedObjectStore {
         self.with(|shared| shared.tier = Some(tier.clone()))
     }
 
     /// Opens the objects with these choices.
+    #[must_use]
     pub fn options(self, options: RemoteOptions) -> CachedObjectStore {
         self.with(|shared| shared.options = options)
     }
 
     /// Sets for how long an object is believed to be the same. Zero asks the server before each
     /// read. Default: 5 seconds.
+    #[must_use]
     pub fn revalidate_after(self, after: Duration) -> CachedObjectStore {
         self.with(|shared| shared.revalidate_after = after)
     }

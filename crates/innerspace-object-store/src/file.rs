@@ -56,6 +56,7 @@ pub struct ObjectStoreFile {
 
 /// Choices for opening objects: [`ObjectStoreFile::options`].
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct RemoteOptions {
     pub(crate) runtime: Option<Runtime>,
     pub(crate) preferred_size: usize,

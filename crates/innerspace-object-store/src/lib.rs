@@ -52,6 +52,7 @@
 //! How the tier keeps its promises is told in `docs/protocols/object-storage.md`.
 
 #![warn(missing_docs)]
+#![warn(clippy::missing_errors_doc, clippy::return_self_not_must_use)]
 
 mod cached;
 mod error;

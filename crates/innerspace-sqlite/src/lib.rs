@@ -101,6 +101,7 @@
 
 #![cfg(unix)]
 #![warn(missing_docs)]
+#![warn(clippy::missing_errors_doc, clippy::return_self_not_must_use)]
 
 mod branch;
 mod branching;

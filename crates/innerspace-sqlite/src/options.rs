@@ -19,6 +19,7 @@ use crate::system::{DEFAULT_LIMIT, System};
 ///
 /// The program has to be linked with SQLite, as by rusqlite with or without its feature `bundled`.
 #[derive(Default)]
+#[must_use]
 pub struct Options {
     name: Option<String>,
     limit: Option<u64>,

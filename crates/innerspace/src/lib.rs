@@ -165,6 +165,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
+#![warn(clippy::missing_errors_doc, clippy::return_self_not_must_use)]
 #![cfg_attr(
     not(all(
         feature = "io-uring",

@@ -184,6 +184,7 @@ impl PageCount {
 
     /// Returns the pages that are left when `others` are subtracted, or none if there are fewer
     /// than that.
+    #[must_use]
     pub const fn saturating_sub(self, others: PageCount) -> PageCount {
         PageCount(self.0.saturating_sub(others.0))
     }

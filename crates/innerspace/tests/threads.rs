@@ -5,26 +5,29 @@ use std::error::Error;
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use innerspace::dax::{DaxDevice, DaxPin, Durability, HoleWrites, OnShrink};
+use innerspace::dax::{DaxDevice, DaxPin, DaxStats, Durability, HoleWrites, OnShrink};
 use innerspace::error::{
     AccessKind, CloseError, DaxAction, DaxError, DaxFeature, DeviceError, Explanation, Fault,
     FaultKind, FileError, FileOpenError, GroupError, HeldReason, KnownSince, LimitError,
     LimitReason, MemoryError, OpenError, ParseVirtAddrError, PinHolder, SnapshotFileError,
     SpaceError, StoreAction, StoreError, StoreErrorKind,
 };
-use innerspace::file::{BlockReader, FileAccess, Reading, Ready, ScatterView, WriteOrder};
-use innerspace::group::GroupWatch;
+use innerspace::file::{
+    Array, BlockReader, Chunks, Cursor, FileAccess, FileStats, Reading, Ready, ScatterView,
+    WriteOrder,
+};
+use innerspace::group::{GroupEvents, GroupStats, GroupWatch, Pressure};
 use innerspace::space::{
-    AddressWidth, Advice, AtFork, MappingKind, PageView, Pinned, Protection, Region, Remap,
-    Sharing, Snapshot, SpaceReady,
+    AddressWidth, Advice, AtFork, MappingInfo, MappingKind, PageView, Pinned, Protection, Region,
+    Remap, Sharing, Snapshot, SpaceOptions, SpaceReady, SpaceStats,
 };
 use innerspace::store::{
-    Accepted, CacheMode, FileEngine, FileLock, Identity, Limits, LockHolder, Operation, SyncWhat,
-    Version,
+    Accepted, Batch, CacheMode, FileEngine, FileLock, FileOptions, FileStore, Identity, Limits,
+    LockHolder, MemoryStore, Operation, Request, SyncWhat, Version,
 };
 use innerspace::{
-    Accessor, DaxFile, Group, Memory, PageCount, PagedFile, Space, Task, Threads, TimedOut, View,
-    VirtAddr,
+    Accessor, DaxFile, DaxOpener, FileOpener, Group, Limit, Map, Memory, MemoryBuilder,
+    MemoryStats, PageCount, PagedFile, Space, Task, Threads, TimedOut, View, VirtAddr,
 };
 
 fn is_sent<T: Send>() {}
@@ -38,8 +41,14 @@ fn handles_are_shared_by_threads_and_what_one_thread_uses_is_sent() {
     is_shared::<(PagedFile, View, ScatterView)>();
     is_shared::<(Space, Region, Snapshot, PageView)>();
     is_shared::<(DaxFile, DaxDevice)>();
+    is_shared::<(FileStore, MemoryStore, Array<u32>)>();
+    is_shared::<(FileOpener, DaxOpener, FileOptions, MemoryBuilder)>();
+    is_shared::<(SpaceOptions, Map, Limit)>();
+    is_shared::<(MemoryStats, GroupStats, GroupEvents, Pressure)>();
+    is_shared::<(FileStats, DaxStats, SpaceStats, MappingInfo)>();
     is_shared::<(LimitError, GroupError, Fault)>();
     is_sent::<(Accessor, Pinned, DaxPin, BlockReader)>();
+    is_sent::<(Cursor, Cursor<DaxFile>, Chunks, Request, Batch)>();
     is_sent::<(Ready, SpaceReady, Task<u64, innerspace::file::FileError>)>();
 }
 

@@ -195,6 +195,7 @@ impl From<TierError> for io::Error {
 
 /// Choices for a tier: [`Tier::options`].
 #[derive(Clone, Copy, Debug)]
+#[must_use]
 pub struct TierOptions {
     chunk: usize,
     buffers: usize,

@@ -214,6 +214,7 @@ impl Memory {
     /// [`FileError`]. Each such file has one error, that of its last failed write. The latest 64
     /// errors are kept; [`Totals::error_untaken`](crate::Totals::error_untaken) counts those that
     /// were dropped before they were taken.
+    #[must_use = "taking an error discards the data that it is about"]
     pub fn take_errors(&self) -> Vec<FileError> {
         self.0.cache.take_errors()
     }

@@ -300,6 +300,9 @@ impl MemoryStore {
     }
 
     /// Writes as another process would: the write is not counted, and changes [`Store::version`].
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::FileTooLarge`]: the write would end beyond the longest length.
     pub fn change_externally(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.state
             .bytes
@@ -310,6 +313,9 @@ impl MemoryStore {
     }
 
     /// Changes the length as another process would; see [`MemoryStore::change_externally`].
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::FileTooLarge`]: the length is beyond the longest.
     pub fn set_len_externally(&self, len: u64) -> io::Result<()> {
         self.state.bytes.write().set_len(end_of(len, 0)?);
         self.state.generation.fetch_add(1, Ordering::Relaxed);
@@ -317,6 +323,9 @@ impl MemoryStore {
     }
 
     /// Makes a store with the same content as `store`, which is read by the plain calls.
+    ///
+    /// # Errors
+    /// Those of reading `store`.
     pub fn copy_of<S: Store + ?Sized>(store: &S) -> io::Result<MemoryStore> {
         let copy = MemoryStore::with_len(store.len()?);
         let mut buf = vec![0; CHUNK as usize];

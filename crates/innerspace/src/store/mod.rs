@@ -190,11 +190,13 @@ impl Limits {
     }
 
     /// Returns the same limits with this many requests at the same time.
+    #[must_use]
     pub fn requests(self, requests: u32) -> Limits {
         Limits { requests, ..self }
     }
 
     /// Returns the same limits with a preferred request size in bytes.
+    #[must_use]
     pub fn preferred_size(self, preferred_size: usize) -> Limits {
         Limits {
             preferred_size,
@@ -249,14 +251,24 @@ impl Own {
 )]
 pub trait Store: Send + Sync + 'static {
     /// Returns the present length in bytes.
+    ///
+    /// # Errors
+    /// The length cannot be found out.
     fn len(&self) -> io::Result<u64>;
 
     /// Reads up to `buf.len()` bytes at `offset`, and returns how many. May read fewer, but 0 only
     /// at or past the end.
+    ///
+    /// # Errors
+    /// Nothing was read. The cache repeats a call that was
+    /// [interrupted](io::ErrorKind::Interrupted), and reports any other error with file and offset.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
 
     /// Fills the buffers one after the other from `offset` on, under the rules of
     /// [`Store::read_at`]. Default: reads into the first buffer that is not empty.
+    ///
+    /// # Errors
+    /// Those of [`Store::read_at`].
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
         bufs.iter_mut()
             .find(|buf| !buf.is_empty())
@@ -266,6 +278,9 @@ pub trait Store: Send + Sync + 'static {
     /// Writes up to `buf.len()` bytes at `offset`, and returns how many. Writes at least one unless
     /// `buf` is empty, and lengthens the store where needed. Bytes between the old end and `offset`
     /// read as zeros. Default: fails, because the store is read-only.
+    ///
+    /// # Errors
+    /// Nothing was written. What the cache wanted to write stays dirty, and is written again later.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
         let _ = (buf, offset);
         Err(StoreError::ReadOnly.into())
@@ -273,6 +288,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Writes the buffers one after the other at `offset`, under the rules of [`Store::write_at`].
     /// Default: writes the first buffer that is not empty.
+    ///
+    /// # Errors
+    /// Those of [`Store::write_at`].
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         bufs.iter()
             .find(|buf| !buf.is_empty())
@@ -282,6 +300,9 @@ pub trait Store: Send + Sync + 'static {
     /// Cuts or lengthens the store to `len` bytes. New bytes read as zeros. The change may need a
     /// sync to be durable, but a failed sync must not undo it, because the cache does not set the
     /// length again. Default: fails, because the store is read-only.
+    ///
+    /// # Errors
+    /// The length is as it was.
     fn set_len(&self, len: u64) -> io::Result<()> {
         let _ = len;
         Err(StoreError::ReadOnly.into())
@@ -289,6 +310,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Makes all writes that ended before the call durable: once this has returned they survive a
     /// power cut. Default: does nothing, because writes are durable already.
+    ///
+    /// # Errors
+    /// Any of those writes may not be durable: [`Store::accepted`] says what the cache does then.
     fn sync(&self, what: SyncWhat) -> io::Result<()> {
         let _ = what;
         Ok(())
@@ -302,6 +326,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Makes a range read as zeros, and frees its space where the store can. The length does not
     /// change, and the part of the range past the end is ignored. Default: writes zeros.
+    ///
+    /// # Errors
+    /// Any part of the range may read as zeros.
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         let end = offset.saturating_add(len).min(self.len()?);
         write_zeros(self, offset, end.saturating_sub(offset))
@@ -309,12 +336,18 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns the first offset at or after `offset` that is not in a hole. Returns `None` if only
     /// a hole or the end follows. Default: there are no holes.
+    ///
+    /// # Errors
+    /// It is not known where data is: the read that asked fails.
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
         Ok((offset < self.len()?).then_some(offset))
     }
 
     /// Returns the first offset at or after `offset` that is in a hole or at the end. Default: the
     /// end.
+    ///
+    /// # Errors
+    /// Those of [`Store::next_data`].
     fn next_hole(&self, offset: u64) -> io::Result<u64> {
         Ok(self.len()?.max(offset))
     }
@@ -337,6 +370,9 @@ pub trait Store: Send + Sync + 'static {
     /// The version of a [`FileStore`] is made of the length and the time of the last modification.
     /// It misses a change by another program between a change of our own and the next check, and a
     /// change that the file system's clock cannot tell from the previous one.
+    ///
+    /// # Errors
+    /// The version cannot be found out.
     fn version(&self) -> io::Result<Option<Version>> {
         Ok(None)
     }

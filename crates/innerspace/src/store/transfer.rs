@@ -17,8 +17,11 @@ pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::R
 }
 
 /// Reads until `buf` is full or the store ends, and returns the number of bytes read. Repeats short
-/// reads and interrupted calls. Fails if the store claims to have read more than it was asked for,
-/// or ends before bytes that it had earlier. The error names the whole read.
+/// reads and interrupted calls.
+///
+/// # Errors
+/// The store's own; and those of a store that claims to have read more than it was asked for, or
+/// ends before bytes that it had earlier. The error names the whole read.
 pub fn read_exact_or_eof<S: Store + ?Sized>(
     store: &S,
     buf: &mut [u8],
@@ -116,8 +119,12 @@ pub fn short_read_error<S: Store + ?Sized>(
     }
 }
 
-/// Writes all of `buf` at `offset`. Repeats short writes and interrupted calls. After an error any
-/// part may be written.
+/// Writes all of `buf` at `offset`. Repeats short writes and interrupted calls.
+///
+/// # Errors
+/// The store's own; [`StoreError::WriteZero`] if it writes nothing;
+/// [`InvalidData`](io::ErrorKind::InvalidData) if it claims to have written more than it was asked
+/// to. After an error any part may be written.
 pub fn write_all_at<S: Store + ?Sized>(store: &S, buf: &[u8], offset: u64) -> io::Result<()> {
     let mut done = 0;
     while done < buf.len() {
@@ -130,6 +137,9 @@ pub fn write_all_at<S: Store + ?Sized>(store: &S, buf: &[u8], offset: u64) -> io
 
 /// Writes like [`write_all_at`] from buffers that are written one after the other. `bufs` is used
 /// up.
+///
+/// # Errors
+/// Those of [`write_all_at`].
 pub fn write_all_vectored_at<S: Store + ?Sized>(
     store: &S,
     mut bufs: &mut [IoSlice<'_>],
@@ -169,6 +179,10 @@ struct Zeros([u8; 64 << 10]);
 static ZEROS: Zeros = Zeros([0; 64 << 10]);
 
 /// Writes `len` zeros at `offset`, and lengthens the store like any write. Allocates nothing.
+///
+/// # Errors
+/// Those of [`write_all_at`], and [`InvalidInput`](io::ErrorKind::InvalidInput) if the range ends
+/// beyond the largest offset.
 pub fn write_zeros<S: Store + ?Sized>(store: &S, offset: u64, len: u64) -> io::Result<()> {
     let end = offset.checked_add(len).ok_or(io::ErrorKind::InvalidInput)?;
     let mut at = offset;

@@ -77,6 +77,7 @@ impl View {
     ///
     /// # Panics
     /// If the range reaches beyond the view, or ends before it begins, as for a slice.
+    #[must_use]
     pub fn slice(&self, range: impl RangeBounds<usize>) -> View {
         let bounds = (range.start_bound().cloned(), range.end_bound().cloned());
         let part = self[bounds].as_ptr_range();

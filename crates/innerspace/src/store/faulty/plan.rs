@@ -111,6 +111,7 @@ impl Fault {
 /// A fault, and the operations that have it. A new rule applies once, to the next operation that
 /// can have the fault.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[must_use]
 pub struct Rule {
     fault: Fault,
     kinds: Option<Vec<OperationKind>>,

@@ -152,6 +152,9 @@ impl FileStore {
     /// Returns the identity that a store on `path` would have, without opening the file. Call this
     /// before a writable open, because a second one in the same process is refused. Returns `None`
     /// if the identity is unknown.
+    ///
+    /// # Errors
+    /// The file cannot be looked at, for example because there is none.
     pub fn identify(path: impl AsRef<Path>) -> io::Result<Option<Identity>> {
         Ok(identity_of(&std::fs::metadata(path)?))
     }

@@ -171,6 +171,10 @@ impl Store for FileStore {
 
 /// Returns the number of pages of 4 KiB of the file at `path` that are in the kernel's page cache.
 /// Linux only. On tmpfs and similar file systems the page cache is the file itself.
+///
+/// # Errors
+/// The file cannot be opened; elsewhere than on Linux always
+/// [`io::ErrorKind::Unsupported`].
 pub fn kernel_cached_pages(path: impl AsRef<Path>) -> io::Result<PageCount> {
     sys::cached_bytes_of(path.as_ref()).map(PageCount::ceil)
 }
