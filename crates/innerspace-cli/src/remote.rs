@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use clap::Args;
+use innerspace::file::FileStats;
 use innerspace::store::Store;
 use innerspace::{ByteSize, GIB, MIB, Memory, PagedFile};
 use innerspace_object_store::{ObjectStoreFile, Tier};
@@ -66,10 +67,10 @@ pub(crate) fn cat(arguments: &CatArguments) -> Result<(), Failure> {
     };
     let object = options.open(&arguments.url).map_err(failed)?;
     let memory = Memory::with_limit(arguments.limit).map_err(failed)?;
-    match &tier {
+    let blocks = match &tier {
         Some(tier) => print(&memory, tier.store(object.clone()).map_err(failed)?)?,
         None => print(&memory, object.clone())?,
-    }
+    };
     if arguments.stats {
         let stats = object.stats();
         let mut text = format!(
@@ -86,6 +87,11 @@ pub(crate) fn cat(arguments: &CatArguments) -> Result<(), Failure> {
                 text += &format!(", whose disk failed ({failures} chunks): make room there");
             }
         }
+        let early = blocks.read_ahead - blocks.read_ahead_unused;
+        text += &format!(
+            "; {early} of {} blocks were in memory when wanted",
+            blocks.filled
+        );
         let peak = memory.stats().peak;
         text += &format!("; at most {} of memory", ByteSize(peak));
         let _ = writeln!(io::stderr(), "{text}");
@@ -93,7 +99,8 @@ pub(crate) fn cat(arguments: &CatArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-fn print(memory: &Memory, store: impl Store) -> Result<(), Failure> {
+/// Prints a store, and returns what was read of it.
+fn print(memory: &Memory, store: impl Store) -> Result<FileStats, Failure> {
     let file: PagedFile = memory.file_options().open_store(store).map_err(failed)?;
     file.set_reading(innerspace::file::Reading::Sequential);
     let mut out = io::stdout().lock();
@@ -106,7 +113,7 @@ fn print(memory: &Memory, store: impl Store) -> Result<(), Failure> {
         ControlFlow::Continue(()) => out.flush(),
     };
     match written {
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(file.stats()),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::OutputClosed),
         Err(error) => Err(failed(format!("cannot print: {error}"))),
     }

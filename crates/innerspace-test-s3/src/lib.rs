@@ -40,7 +40,7 @@ use tokio::runtime::Runtime;
 use behind::Behind;
 use front::{Cause, Front};
 pub use front::{Fault, On};
-pub use plain::PlainServer;
+pub use plain::{CERTIFICATE, PlainServer};
 
 /// The bucket that every server has.
 pub const BUCKET: &str = "bucket";

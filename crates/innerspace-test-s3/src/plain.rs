@@ -1,6 +1,14 @@
 //! A web server on loopback with files that cannot be changed, for clients other than that of S3:
-//! of HTTP, and of Google Cloud Storage and Azure, whose reads are plain ones if they are not
-//! signed.
+//! of HTTP, with TLS or without, and of Google Cloud Storage and Azure, whose reads are plain ones
+//! if they are not signed.
+//!
+//! Its certificate and key were made for these tests, and protect nothing:
+//!
+//! ```text
+//! openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 36500 \
+//!   -keyout key.pem -out certificate.pem -subj '/CN=a test on loopback' \
+//!   -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE
+//! ```
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -14,15 +22,27 @@ use hyper::header::{IF_MATCH, RANGE};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
+use tokio_rustls::TlsAcceptor;
 
 use crate::front::{Body, full};
+
+/// The certificate of servers with TLS, to be trusted by their clients (`SSL_CERT_FILE`).
+pub const CERTIFICATE: &str = include_str!("../tls/certificate.pem");
+const KEY: &str = include_str!("../tls/key.pem");
+
+type Files = Arc<HashMap<String, Bytes>>;
 
 /// A server that runs until it is dropped.
 #[derive(Debug)]
 pub struct PlainServer {
     address: SocketAddr,
+    scheme: &'static str,
     runtime: Option<Runtime>,
 }
 
@@ -32,7 +52,32 @@ impl PlainServer {
     /// # Panics
     /// If the system refuses a port or a thread.
     pub fn start(files: impl IntoIterator<Item = (String, Bytes)>) -> PlainServer {
-        let files: Arc<HashMap<String, Bytes>> = Arc::new(files.into_iter().collect());
+        PlainServer::start_with(files, None)
+    }
+
+    /// Serves files by their paths, with TLS and the [`CERTIFICATE`].
+    ///
+    /// # Panics
+    /// If the system refuses a port or a thread.
+    pub fn start_tls(files: impl IntoIterator<Item = (String, Bytes)>) -> PlainServer {
+        let certificate = CertificateDer::from_pem_slice(CERTIFICATE.as_bytes());
+        let key = PrivateKeyDer::from_pem_slice(KEY.as_bytes()).expect("a key");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("the versions of TLS")
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.expect("a certificate")], key)
+            .expect("the key of the certificate");
+        PlainServer::start_with(files, Some(TlsAcceptor::from(Arc::new(config))))
+    }
+
+    fn start_with(
+        files: impl IntoIterator<Item = (String, Bytes)>,
+        tls: Option<TlsAcceptor>,
+    ) -> PlainServer {
+        let files: Files = Arc::new(files.into_iter().collect());
+        let scheme = if tls.is_some() { "https" } else { "http" };
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -44,31 +89,43 @@ impl PlainServer {
         let address = listener.local_addr().expect("the port's number");
         runtime.spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
-                let files = files.clone();
+                let (files, tls) = (files.clone(), tls.clone());
                 tokio::spawn(async move {
-                    let answered = |request: Request<Incoming>| {
-                        let answer = answer(&files, &request);
-                        async move { Ok::<_, Infallible>(answer) }
-                    };
-                    let connection = hyper::server::conn::http1::Builder::new();
-                    let service = service_fn(answered);
-                    // A client that goes away is no fault.
-                    let _ = connection
-                        .serve_connection(TokioIo::new(socket), service)
-                        .await;
+                    match tls {
+                        None => serve(socket, &files).await,
+                        // A client that does not trust the server goes away.
+                        Some(tls) => match tls.accept(socket).await {
+                            Ok(socket) => serve(socket, &files).await,
+                            Err(_) => {}
+                        },
+                    }
                 });
             }
         });
         PlainServer {
             address,
+            scheme,
             runtime: Some(runtime),
         }
     }
 
-    /// Returns the server's address, as `http://127.0.0.1:PORT`.
+    /// Returns the server's address, as `http://127.0.0.1:PORT`, or `https://` with TLS.
     pub fn endpoint(&self) -> String {
-        format!("http://{}", self.address)
+        format!("{}://{}", self.scheme, self.address)
     }
+}
+
+/// Serves one connection.
+async fn serve(socket: impl AsyncRead + AsyncWrite + Unpin, files: &Files) {
+    let answered = |request: Request<Incoming>| {
+        let answer = answer(files, &request);
+        async move { Ok::<_, Infallible>(answer) }
+    };
+    let connection = hyper::server::conn::http1::Builder::new();
+    // A client that goes away is no fault.
+    let _ = connection
+        .serve_connection(TokioIo::new(socket), service_fn(answered))
+        .await;
 }
 
 impl Drop for PlainServer {
