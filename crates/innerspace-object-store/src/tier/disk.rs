@@ -186,11 +186,13 @@ impl Disk {
         header
     }
 
-    /// Writes a chunk and then its record, neither of them synced.
-    pub(super) fn write(&self, slot: u32, padded: &[u8], record: &Record) -> io::Result<()> {
+    /// Writes chunks to slots that follow one another, and then their records, none of them synced.
+    pub(super) fn write(&self, slot: u32, padded: &[u8], records: &[Record]) -> io::Result<()> {
         write_all_at(&self.chunks, padded, self.place(slot))?;
+        let bytes = (slot..).zip(records);
+        let bytes = bytes.flat_map(|(slot, record)| record.to_bytes(slot));
         let offset = HEADER + u64::from(slot) * RECORD as u64;
-        write_all_at(&self.records, &record.to_bytes(slot), offset)
+        write_all_at(&self.records, &bytes.collect::<Vec<u8>>(), offset)
     }
 
     /// Fills `buffer` with the bytes of slots that follow one another.

@@ -339,38 +339,71 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a chunk, and then its record; see `docs/protocols/object-storage.md`. Failures are
-    /// counted, and cost nothing but the chunk's place.
+    /// Writes neighbouring chunks, the first of which is `first`, and then their records; see
+    /// `docs/protocols/object-storage.md`. They get slots together, as neighbours where the table
+    /// allows it, so that they are read together as well. Failures are counted, and cost nothing
+    /// but the chunks' places.
     ///
-    /// `padded` has the chunk's bytes and zeros up to the next multiple of 4 KiB.
-    fn insert(&self, key: Key, padded: &[u8], len: usize) {
-        let slot = {
+    /// `padded` has the chunks' `len` bytes and zeros up to the next multiple of 4 KiB.
+    fn insert(&self, first: Key, padded: &[u8], len: usize) {
+        let chunks = (first.chunk..).zip(padded[..len].chunks(self.chunk));
+        let records = chunks.map(|(chunk, bytes)| {
+            let key = Key { chunk, ..first };
+            Record {
+                key,
+                len: bytes.len() as u32,
+                sum: disk::checksum(&key, bytes),
+            }
+        });
+        let records: Vec<Record> = records.collect();
+        let slots = self.take_slots(&records);
+        let (mut at, mut is_failing) = (0, false);
+        for run in slots.chunk_by(|slot, next| *next == slot + 1) {
+            let records = &records[at..at + run.len()];
+            let from = at * self.chunk;
+            let bytes = &padded[from..padded.len().min(from + run.len() * self.chunk)];
+            at += run.len();
+            // The disk has failed with the run before.
+            let written = !is_failing && self.disk.write(run[0], bytes, records).is_ok();
             let mut state = self.state();
-            let Some((slot, evicted)) = state.table.take_slot() else {
-                return count(&self.counters.bypassed, 1);
+            for (slot, record) in run.iter().zip(records) {
+                match written {
+                    true => state.table.fill_slot(*slot, *record),
+                    false => state.table.free_slot(*slot),
+                }
+            }
+            let counted = match written {
+                true => &self.counters.written,
+                false => &self.counters.write_errors,
             };
-            count(&self.counters.evicted, u64::from(evicted));
-            slot
-        };
-        let record = Record {
-            key,
-            len: len as u32,
-            sum: disk::checksum(&key, &padded[..len]),
-        };
-        let written = self.disk.write(slot, padded, &record);
-        let mut state = self.state();
-        match written {
-            Ok(()) => {
-                state.table.fill_slot(slot, record);
-                state.pause = FIRST_PAUSE;
-                count(&self.counters.written, 1);
+            count(counted, run.len() as u64);
+            match written {
+                true => state.pause = FIRST_PAUSE,
+                false if !is_failing => state.pause_now(),
+                false => {}
             }
-            Err(_) => {
-                state.table.free_slot(slot);
-                count(&self.counters.write_errors, 1);
-                state.pause_now();
-            }
+            is_failing |= !written;
         }
+    }
+
+    /// Takes slots for chunks that are to be written: fewer if all others are being written, and
+    /// none while the tier takes nothing in.
+    fn take_slots(&self, records: &[Record]) -> Vec<u32> {
+        let mut state = self.state();
+        let wanted = match state.is_paused() {
+            true => 0,
+            false => records.len(),
+        };
+        let taken: Vec<_> = std::iter::from_fn(|| state.table.take_slot())
+            .take(wanted)
+            .collect();
+        let evicted = taken.iter().filter(|(_, evicted)| *evicted).count();
+        count(&self.counters.evicted, evicted as u64);
+        count(
+            &self.counters.bypassed,
+            (records.len() - taken.len()) as u64,
+        );
+        taken.into_iter().map(|(slot, _)| slot).collect()
     }
 
     /// Forgets a chunk that could not be read, or was not what it should be, unless another one

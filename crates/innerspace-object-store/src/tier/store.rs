@@ -168,17 +168,11 @@ impl<S: Store> TieredStore<S> {
         let number = claims.chunks.end - claims.chunks.start;
         count(&tier.counters.misses, number);
         count(&tier.counters.bytes_from_store, bytes);
-        for (at, chunk_number) in claims.chunks.clone().enumerate() {
-            let from = at * tier.chunk;
-            let len = tier.chunk.min(bytes as usize - from);
-            let padded = &buffer[from..from + len.next_multiple_of(UNIT)];
-            let (file, chunk) = (claims.file, chunk_number);
-            if tier.state().is_paused() {
-                count(&tier.counters.bypassed, 1);
-                continue;
-            }
-            tier.insert(Key { file, chunk }, padded, len);
-        }
+        let first = Key {
+            file: claims.file,
+            chunk: claims.chunks.start,
+        };
+        tier.insert(first, &buffer, bytes as usize);
         Ok(Some(copied))
     }
 }
