@@ -91,8 +91,8 @@ impl RemoteOptions {
     }
 
     /// Sets the size in bytes up to which neighbouring blocks are requested together. Default: 4
-    /// MiB. The windows of read-ahead are twice as long, where the memory's limit allows it; a
-    /// single block is requested alone.
+    /// MiB. A file that is read in order has eight such requests in flight, as far as an eighth of
+    /// the memory's limit has room for them; a single block is requested alone.
     pub fn preferred_size(mut self, bytes: usize) -> RemoteOptions {
         self.preferred_size = bytes.max(1);
         self

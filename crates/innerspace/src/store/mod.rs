@@ -150,7 +150,9 @@ pub struct Limits {
     /// Buffer addresses that are multiples of this are served directly. A power of two, at least 1.
     pub memory_alignment: usize,
     /// The preferred size of a request in bytes. Neighbouring blocks are read and written together
-    /// up to this size. 0 means no preference, and 1 MiB is used.
+    /// up to this size. 0 means no preference, and 1 MiB is used. A reader of a stream has eight
+    /// such requests in flight, or [`requests`](Limits::requests) if that is fewer, as far as an
+    /// eighth of the nearest limit has room for them. Small ones may be more, up to 16 MiB in all.
     pub preferred_size: usize,
     /// The number of requests that the store serves at the same time, at least 1. A store without a
     /// completion form of its own is called by as many threads.

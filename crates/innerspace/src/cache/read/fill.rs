@@ -156,9 +156,12 @@ impl FileCore {
 
     /// Returns the bounds of read-ahead windows at this moment.
     pub(crate) fn tuning(&self) -> Tuning {
-        let request = self.store.request_blocks() << self.block_shift();
+        let request = self.store.request_blocks();
+        let bytes = request << self.block_shift();
+        let most = window::largest(self.nearest_limit(), bytes, self.store.requests());
         Tuning {
-            most: window::largest(self.nearest_limit(), request) >> self.block_shift(),
+            most: most >> self.block_shift(),
+            request,
             room: self.room_in_flight(),
             wasted: self.counters.unused.load(Ordering::Relaxed),
         }

@@ -4,7 +4,8 @@
 //! Two windows, as in Linux's on-demand read-ahead: while a reader is in one, the next is in
 //! flight. A stream is recognised by its misses: neighbours upwards or downwards at the second, a
 //! fixed stride at the third. Its window doubles each time the reader enters the latest one, up to
-//! a share of the memory; it halves when blocks that were read ahead are evicted unused. A reader
+//! a share of the memory; it halves when blocks that were read ahead are evicted unused. Windows of
+//! several requests move by one request at a time: two windows of them stay in flight. A reader
 //! that jumps about has no stream, and nothing is read ahead for it. A request of several blocks
 //! says itself what it wants: no stride is looked for, and upwards the first window follows the
 //! third neighbour.
@@ -107,7 +108,8 @@ struct One {
     distance: Signed,
     /// The first block that was not requested yet.
     frontier: AtomicU64,
-    /// The first block of the window that the reader has not entered yet.
+    /// The block at which the reader requests more: the first one of the window that it has not
+    /// entered yet, or the last one of a request.
     trigger: AtomicU64,
     /// The number of blocks of the window that was requested last.
     window: AtomicU64,
@@ -231,7 +233,7 @@ impl One {
         Some((self, step))
     }
 
-    /// Whether `block` is in a window that the reader has not entered yet.
+    /// Whether a reader that comes to `block` requests more.
     fn enters_with(&self, block: u64) -> bool {
         let trigger = get(&self.trigger);
         if trigger == u64::MAX {
@@ -264,8 +266,23 @@ impl One {
             false if first > last => 0,
             false => first / step.unsigned_abs() + 1,
         };
-        let count = window.min(left).min(tuning.room);
-        if count == 0 && tuning.room == 0 {
+        // A stream of strides makes requests of single blocks.
+        let stride = tuning.stride(window).filter(|_| step.abs() == 1);
+        let known = first.abs_diff(next);
+        let wanted = match stride {
+            Some(_) => (window * 2).saturating_sub(known),
+            None => window,
+        };
+        let wanted = wanted.min(left);
+        let mut count = wanted.min(tuning.room);
+        if let Some(stride) = stride
+            && count < left
+            && (known > 0 || count > stride)
+        {
+            // A small request would take the place of a large one.
+            count -= count % stride;
+        }
+        if count == 0 && (tuning.room == 0 || tuning.room < wanted) {
             // The window is requested when the reader comes to the next block.
             return Ahead::default();
         }
@@ -274,7 +291,14 @@ impl One {
             &self.frontier,
             first.wrapping_add_signed(step * count as i64),
         );
-        set(&self.trigger, if count > 0 { first } else { u64::MAX });
+        let trigger = match stride {
+            Some(stride) if known + count > stride => {
+                last.wrapping_add_signed(step * stride as i64)
+            }
+            _ if count > 0 => first,
+            _ => u64::MAX,
+        };
+        set(&self.trigger, trigger);
         Ahead { first, step, count }
     }
 
@@ -383,8 +407,10 @@ impl Stream {
         let asked = |one: &&One| one.step() == ahead.step && get(&one.frontier) == end;
         if let Some(one) = self.one.iter().find(asked) {
             set(&one.frontier, block);
-            if block == ahead.first {
-                set(&one.trigger, u64::MAX);
+            let trigger = get(&one.trigger);
+            if trigger == block || (ahead.step == 1 && trigger > block) {
+                let is_empty = block == ahead.first;
+                set(&one.trigger, if is_empty { u64::MAX } else { ahead.first });
             }
         }
     }

@@ -5,6 +5,8 @@
 //!   ([`Tuning::next`]).
 //! - The largest window is a part of the nearest limit ([`largest`]). The number of blocks that may
 //!   be in flight bounds it as well.
+//! - A window of several requests of the store moves by one request at a time
+//!   ([`Tuning::stride`]).
 //! - The largest window of an uncached read is [`MOST_UNCACHED_WINDOW`].
 //!
 //! `read_ahead` decides which blocks are in a window, and when it is read.
@@ -15,22 +17,27 @@ use crate::units::{KIB, MIB};
 pub(super) const FIRST_WINDOW: u64 = 4;
 
 /// The largest window of read-ahead is this part of the nearest limit, but at most [`MOST_WINDOW`].
-/// It is at least [`LEAST_WINDOW`], Linux's own, and twice the store's preferred request, as far as
-/// larger parts of the limit allow: see [`largest`].
+/// It is at least [`LEAST_WINDOW`], Linux's own, and half of [`REQUESTS_AHEAD`] of the store's
+/// preferred size, as far as other parts of the limit allow: see [`largest`].
 const WINDOW_PART: u64 = 16;
 const MOST_WINDOW: u64 = 8 * MIB;
 const LEAST_WINDOW: u64 = 128 * KIB;
 const LARGE_PART: u64 = 8;
 
+/// The requests that two windows have, where the limit has room for them and the store serves as
+/// many at a time: the more are in flight, the less the delay of each counts.
+const REQUESTS_AHEAD: u64 = 8;
+
 /// The largest window of a read that caches nothing, in bytes.
 pub(super) const MOST_UNCACHED_WINDOW: u64 = MIB;
 
 /// Returns the largest window, in bytes, of a file whose nearest limit is `limit`, and whose store
-/// prefers requests of `request` bytes.
-pub(super) fn largest(limit: u64, request: u64) -> u64 {
+/// prefers requests of `request` bytes and serves `at_a_time` of them.
+pub(super) fn largest(limit: u64, request: u64, at_a_time: u32) -> u64 {
     let usual = (limit / WINDOW_PART).min(MOST_WINDOW);
     let least = LEAST_WINDOW.min(limit / LARGE_PART);
-    let large = (2 * request).min(limit / (LARGE_PART * 2));
+    let requests = REQUESTS_AHEAD.min(at_a_time.into()) / 2;
+    let large = (requests.max(2) * request).min(limit / WINDOW_PART);
     usual.max(least).max(large)
 }
 
@@ -39,6 +46,8 @@ pub(super) fn largest(limit: u64, request: u64) -> u64 {
 pub(crate) struct Tuning {
     /// The largest window, in blocks.
     pub(crate) most: u64,
+    /// The number of blocks of the largest request.
+    pub(crate) request: u64,
     /// The number of blocks that may be put in flight now.
     pub(crate) room: u64,
     /// The number of the file's blocks so far that were read ahead and evicted unused.
@@ -50,10 +59,18 @@ impl Tuning {
     /// had been read in vain.
     pub(super) fn next(&self, window: u64, wasted_before: u64) -> u64 {
         let wasted = self.wasted.wrapping_sub(wasted_before);
-        let next = match wasted * 2 > window {
+        let read = self.stride(window).unwrap_or(window);
+        let next = match wasted * 2 > read {
             true => window / 2,
             false => (window * 2).max(FIRST_WINDOW),
         };
         next.min(self.most)
+    }
+
+    /// Returns the number of blocks after which more are requested, if that is before the reader
+    /// comes to the end of a window: one request, so that each that is used up is followed by
+    /// another.
+    pub(super) fn stride(&self, window: u64) -> Option<u64> {
+        (window / 2 >= self.request).then_some(self.request)
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::blocking::{Bell, poll};
 use super::mapped::Mapped;
 use super::*;
-use crate::cache::{FaultKind, FileError, Mappers, Revoke};
+use crate::cache::{FaultKind, FileError, Mappers, Reading, Revoke};
 use crate::stats::Event;
 use crate::store::faulty::Release;
 use crate::store::{Batch, Limits, Request};
@@ -191,6 +191,33 @@ fn who_reads_on_misses_at_the_beginning_alone() {
             array.get(page * 512).unwrap();
         }));
     });
+}
+
+// spec: R2
+#[test]
+fn a_stream_has_eight_requests_in_flight_all_along() {
+    const REQUEST: u64 = 64 << 10;
+    // An eighth of the limit has room for eight, and not for nine.
+    let cache = memory(1100);
+    let store = Holding::new(256 * REQUEST);
+    let file = open(&cache, &store, &read_only(4096));
+    file.set_reading(Reading::Sequential);
+    file.view(0..1).unwrap();
+    for request in 0..248 {
+        assert_eq!(store.held(), 8, "at request {request}");
+        assert!(store.complete(VecDeque::pop_front));
+        // The first request begins after the block that was missed.
+        for block in request * 16 + 1..request * 16 + 17 {
+            let bytes = block * 4096..block * 4096 + 1;
+            assert_eq!(file.try_view(bytes.clone()).unwrap()[..], pattern(bytes));
+        }
+    }
+    let submitted = store.submitted.lock().clone();
+    let is_whole = |(_, len): &(u64, usize)| *len as u64 == REQUEST;
+    assert!(submitted[..248].iter().all(is_whole));
+    store.complete_all();
+    drop(file);
+    assert_empty(&cache);
 }
 
 // spec: R2

@@ -4,22 +4,31 @@ use super::*;
 
 const TUNING: Tuning = Tuning {
     most: 32,
+    request: 256,
     room: 64,
     wasted: 0,
 };
 
 fn miss(stream: &Stream, block: u64) -> u64 {
-    stream.miss(block, 1, Reading::Normal, &TUNING).count
+    miss_by(stream, block, &TUNING)
+}
+
+fn miss_by(stream: &Stream, block: u64, tuning: &Tuning) -> u64 {
+    stream.miss(block, 1, Reading::Normal, tuning).count
 }
 
 /// Reads blocks in this order as a cache would. Returns the length of each window.
 fn windows(stream: &Stream, blocks: impl Iterator<Item = u64>) -> Vec<u64> {
+    windows_of(stream, blocks, &TUNING)
+}
+
+fn windows_of(stream: &Stream, blocks: impl Iterator<Item = u64>, tuning: &Tuning) -> Vec<u64> {
     let mut cached = std::collections::BTreeSet::new();
     let mut windows = Vec::new();
     for block in blocks {
         let ahead = match cached.contains(&block) {
-            true => stream.used(block, &TUNING),
-            false => stream.miss(block, 1, Reading::Normal, &TUNING),
+            true => stream.used(block, tuning),
+            false => stream.miss(block, 1, Reading::Normal, tuning),
         };
         if !ahead.is_empty() {
             windows.push(ahead.count);
@@ -125,6 +134,66 @@ fn an_announced_stream_is_wide_at_once_and_ends_where_it_was_said_to() {
     assert_eq!(miss(&stream, 50_000), 0);
     assert_eq!(miss(&stream, 50_001), 4);
     assert_eq!(miss(&stream, 50_006), 8);
+}
+
+/// Windows of four requests of eight blocks.
+const REQUESTS: Tuning = Tuning {
+    request: 8,
+    ..TUNING
+};
+
+// spec: R2
+#[test]
+fn two_windows_of_several_requests_stay_in_flight_and_move_by_one_request() {
+    let up = Stream::default();
+    up.expect(100..300, &REQUESTS);
+    let ahead = up.miss(100, 1, Reading::Normal, &REQUESTS);
+    assert_eq!(ahead.range(), Some(101..165));
+    let mut frontier = 165;
+    for block in 101..300 {
+        let range = up.used(block, &REQUESTS).range();
+        // At the last block of each request.
+        let end = (frontier + 8).min(300);
+        match (block - 100) % 8 {
+            0 if frontier < end => assert_eq!(range, Some(frontier..end), "{block}"),
+            _ => assert_eq!(range, None, "{block}"),
+        }
+        frontier = range.map_or(frontier, |range| range.end);
+    }
+    assert_eq!(frontier, 300);
+    let down = Stream::default();
+    assert_eq!(
+        windows_of(&down, (0..400).rev(), &REQUESTS)[..4],
+        [4, 8, 24, 40]
+    );
+    let strided = Stream::default();
+    let jumps = (0..40).map(|at| 1_000 + at * 10);
+    assert_eq!(windows_of(&strided, jumps, &REQUESTS), [4, 8, 16, 32, 32]);
+}
+
+// spec: R3
+#[test]
+fn a_window_of_several_requests_waits_for_room_for_a_whole_one_and_shrinks() {
+    let stream = Stream::default();
+    stream.expect(0..1_000, &REQUESTS);
+    assert_eq!(miss_by(&stream, 0, &REQUESTS), 64);
+    let full = |room| Tuning { room, ..REQUESTS };
+    assert_eq!(stream.used(8, &full(7)).count, 0, "a part of a request");
+    assert_eq!(stream.used(9, &full(15)).range(), Some(65..73));
+    assert_eq!(stream.used(10, &REQUESTS).count, 0);
+    let ahead = stream.used(17, &REQUESTS);
+    assert_eq!(ahead.range(), Some(73..81));
+    // No memory for it: the same blocks are requested one request later.
+    stream.fell_short(&ahead, 73);
+    assert_eq!(stream.used(18, &REQUESTS).count, 0);
+    assert_eq!(stream.used(25, &REQUESTS).range(), Some(73..89));
+    // More than half of what was requested last was evicted unused: the window is halved.
+    let wasted = Tuning {
+        wasted: 5,
+        ..REQUESTS
+    };
+    assert_eq!(stream.used(33, &wasted).count, 0);
+    assert!((34..65).all(|block| stream.used(block, &wasted).count <= 64));
 }
 
 #[test]
