@@ -186,6 +186,29 @@ def test_errors_say_what_and_where(memory, path, tmp_path):
         memory.open(path, "r+")
 
 
+def test_wrong_types_are_type_errors(memory, path):
+    file, array, space = memory.open(path), memory.array(path), memory.space()
+    for call in [
+        lambda: innerspace.Memory(None),
+        lambda: memory.open(None),
+        lambda: memory.array(path, shape=(2.5,)),
+        lambda: memory.space(group=5),
+        lambda: space.fork(group="tenant"),
+        lambda: space.restore(5),
+        lambda: space.changed_since(space),
+        lambda: space.freeze().diff(None),
+        lambda: file.seek("1"),
+        lambda: file.view("0", 1),
+        lambda: file.readinto(5),
+        lambda: array.sum(axis="x"),
+        lambda: array.mean(axis=1.5),
+    ]:
+        with pytest.raises(TypeError):
+            call()
+    with pytest.raises(ValueError, match="beyond its end"):
+        memory.array(path, "f4", offset=1 << 30)
+
+
 def test_limits(tmp_path, path):
     for limit, error in [("1KiB", ValueError), ("x", ValueError), (-1, ValueError), (2.5, TypeError)]:
         with pytest.raises(error):
@@ -441,3 +464,10 @@ def test_everything_public_has_documentation():
         for method, value in vars(thing).items():
             if not method.startswith("_"):
                 assert value is None or value.__doc__, f"{name}.{method}"
+
+
+def test_help_and_completion_find_everything_public():
+    assert set(innerspace.__all__) <= set(dir(innerspace))
+    shown = run("import innerspace; help(innerspace)")
+    for name in innerspace.__all__:
+        assert f"class {name}(" in shown or f"class {name}\n" in shown, name

@@ -41,6 +41,11 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    # `help` and completion find the names that are imported late.
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     # numpy is imported by the first program that asks for arrays.
     if name == "Array":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import operator
 import os
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -248,7 +249,7 @@ class File(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Moves the position, and returns it."""
         raw = self._open()
-        offset = offset.__index__()
+        offset = operator.index(offset)
         if whence == io.SEEK_CUR:
             offset += self._position
         elif whence == io.SEEK_END:

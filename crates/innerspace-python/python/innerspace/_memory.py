@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ._file import File, missing_mode
 from ._native import RawFile, RawGroup, RawMemory, RawSpace
 from ._size import parse_size, show_size
-from ._space import Space
+from ._space import Space, _raw_group
 
 if TYPE_CHECKING:
     from ._array import Array
@@ -215,12 +215,6 @@ class Memory:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a memory cannot be pickled: it belongs to this process; make one in the other")
-
-
-def _raw_group(group: Group | None) -> RawGroup | None:
-    if group is not None and not isinstance(group, Group):
-        raise TypeError(f"group is an innerspace.Group, not {type(group).__name__}")
-    return None if group is None else group._raw
 
 
 class Group:

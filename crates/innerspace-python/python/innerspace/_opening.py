@@ -107,7 +107,9 @@ def open_array(
     path = os.path.abspath(os.fsdecode(path))
     length = raw.size()
     if shape is None:
-        if length < offset or (length - offset) % dtype.itemsize:
+        if length < offset:
+            raise ValueError(f"{path} has {length} bytes, and the offset {offset} is beyond its end")
+        if (length - offset) % dtype.itemsize:
             raise ValueError(
                 f"{path}: {length} bytes, less an offset of {offset}, are not a whole number of "
                 f"elements of {dtype.itemsize} bytes"

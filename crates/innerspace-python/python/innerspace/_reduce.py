@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ def _axes(axis: Any, ndim: int) -> tuple[int, ...]:
     axis = axis if isinstance(axis, tuple) else (axis,)
     axes = []
     for one in axis:
-        one = one.__index__()
+        one = operator.index(one)
         if not -ndim <= one < ndim:
             raise getattr(np, "exceptions", np).AxisError(one, ndim)
         axes.append(one % ndim)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ._file import File
-from ._native import RawSnapshot, RawSpace
+from ._native import RawGroup, RawSnapshot, RawSpace
 from ._size import parse_size
 
 if TYPE_CHECKING:
@@ -29,6 +29,19 @@ class Mapping(NamedTuple):
     length: int
     rights: str
     file: str | None
+
+
+def _raw_group(group: Group | None) -> RawGroup | None:
+    raw: RawGroup | None = None if group is None else getattr(group, "_raw", None)
+    if group is not None and not isinstance(raw, RawGroup):
+        raise TypeError(f"group is an innerspace.Group, not {type(group).__name__}")
+    return raw
+
+
+def _raw_snapshot(snapshot: Snapshot) -> RawSnapshot:
+    if not isinstance(snapshot, Snapshot):
+        raise TypeError(f"a snapshot is what Space.freeze returns, not {type(snapshot).__name__}")
+    return snapshot._raw
 
 
 def _ranges(pages: list[tuple[int, int]]) -> list[Range]:
@@ -155,7 +168,7 @@ class Space:
 
         `group` pays for what the copy changes; the space's own group by default.
         """
-        return Space(self._open().fork(None if group is None else group._raw))
+        return Space(self._open().fork(_raw_group(group)))
 
     def freeze(self) -> Snapshot:
         """Returns the space as it is now, in microseconds."""
@@ -164,11 +177,11 @@ class Space:
     def restore(self, snapshot: Snapshot) -> None:
         """Goes back to a snapshot of this space, or to the one that it was forked from. The time is in
         proportion to what has changed since. Shared mappings keep what was written to the file."""
-        self._open().restore(snapshot._raw)
+        self._open().restore(_raw_snapshot(snapshot))
 
     def changed_since(self, snapshot: Snapshot) -> list[Range]:
         """Returns the pages that may differ from a snapshot; those that do are always among them."""
-        return _ranges(self._open().changed_since(snapshot._raw))
+        return _ranges(self._open().changed_since(_raw_snapshot(snapshot)))
 
     # The end.
 
@@ -216,11 +229,11 @@ class Snapshot:
 
     def fork(self, group: Group | None = None) -> Space:
         """Returns a space that begins as the snapshot is, in microseconds."""
-        return Space(self._raw.fork(None if group is None else group._raw))
+        return Space(self._raw.fork(_raw_group(group)))
 
     def diff(self, other: Snapshot) -> list[Range]:
         """Returns the pages that may differ between two snapshots."""
-        return _ranges(self._raw.diff(other._raw))
+        return _ranges(self._raw.diff(_raw_snapshot(other)))
 
     def __repr__(self) -> str:
         return "<innerspace.Snapshot>"

@@ -28,13 +28,18 @@ from typing import Any, ClassVar
 
 from fsspec import filesystem
 from fsspec.caching import BaseCache, register_cache
-from fsspec.implementations.chained import ChainedFileSystem
 from fsspec.utils import tokenize
 
 from ._file import File
-from ._memory import Group, Memory, _raw_group
+from ._memory import Group, Memory
 from ._native import RawFile, open_fetched
 from ._size import parse_size
+from ._space import _raw_group
+
+try:
+    from fsspec.implementations.chained import ChainedFileSystem
+except ModuleNotFoundError as error:
+    raise ImportError("innerspace.fsspec needs fsspec 2025.10 or newer: pip install -U fsspec") from error
 
 __all__ = ["InnerspaceCache", "InnerspaceFileSystem", "memory", "set_limit"]
 
