@@ -120,9 +120,12 @@ pub(crate) fn gather(
     if slow || shape.starts.len() > 1 {
         return scattered(py, file, into, shape, offsets);
     }
+    let into_len = into.len();
     let mut offsets = offsets.zip(into.chunks_mut(shape.run)).peekable();
-    // A reader remembers blocks for small runs; it would only hold memory for large ones.
-    let mut reader = (shape.run < file.block_size() as usize).then(|| file.block_reader());
+    // A reader remembers blocks for small runs; it would only hold memory for large ones. A single
+    // run is one of many calls, whose order is known to the file alone.
+    let is_small = shape.run < file.block_size() as usize;
+    let mut reader = (is_small && into_len > shape.run).then(|| file.block_reader());
     while offsets.peek().is_some() {
         let batch = offsets.by_ref().take(shape.batch());
         let reader = &mut reader;
