@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -49,7 +49,7 @@ class Array(Reductions, np.lib.mixins.NDArrayOperatorsMixin):
         self,
         raw: RawFile,
         memory: Memory,
-        path: str,
+        path: str | Path | None,
         mode: str,
         dtype: np.dtype[Any],
         shape: _Shape,
@@ -136,8 +136,11 @@ class Array(Reductions, np.lib.mixins.NDArrayOperatorsMixin):
         return self.size * self._dtype.itemsize
 
     @property
-    def filename(self) -> str:
-        """The absolute path of the file, as `numpy.memmap.filename`."""
+    def filename(self) -> str | Path | None:
+        """The absolute path of the file, as `numpy.memmap.filename`.
+
+        A `pathlib.Path` if the file was opened by one; None for a file object without a name.
+        """
         return self._path
 
     @property
@@ -161,6 +164,11 @@ class Array(Reductions, np.lib.mixins.NDArrayOperatorsMixin):
         return self._raw.writable and self._mode != "r"
 
     @property
+    def flags(self) -> Flags:
+        """How the elements lie in the file, as `numpy.memmap.flags`."""
+        return Flags(self)
+
+    @property
     def T(self) -> Array:
         """The array with its dimensions reversed."""
         return self.transpose()
@@ -172,8 +180,8 @@ class Array(Reductions, np.lib.mixins.NDArrayOperatorsMixin):
 
     def __repr__(self) -> str:
         shape = "x".join(map(str, self._shape)) or "scalar"
-        path = os.fspath(self._path) if self._path is not None else None
-        return f"<innerspace.Array {shape} {self._dtype} in {path!r}, {show_size(self.nbytes)}>"
+        name = _opening.shown(self._path)
+        return f"<innerspace.Array {shape} {self._dtype} in {name!r}, {show_size(self.nbytes)}>"
 
     def _like(
         self, shape: _Shape, strides: _Shape, start: int, dtype: np.dtype[Any] | None = None
@@ -196,8 +204,9 @@ class Array(Reductions, np.lib.mixins.NDArrayOperatorsMixin):
     def _limit_of(self, size: int, what: str) -> None:
         limit = self._raw.limit()
         if size > limit:
+            name = _opening.shown(self._path)
             raise limit_error(
-                f"{what} of {self._path} would be {show_size(size)} in memory outside the limit of "
+                f"{what} of {name} would be {show_size(size)} in memory outside the limit of "
                 f"{show_size(limit)}; take a slice, iterate over blocks(), reduce it with an axis, or "
                 "raise the limit of the memory"
             )
@@ -310,7 +319,8 @@ class Array(Reductions, np.lib.mixins.NDArrayOperatorsMixin):
 
     def _check_writable(self) -> None:
         if not self.writeable:
-            raise ValueError(f"assignment destination is read-only: {self._path} is open with 'r'")
+            name = _opening.shown(self._path)
+            raise ValueError(f"assignment destination is read-only: {name} is open with 'r'")
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self._check_writable()
@@ -520,8 +530,26 @@ class Array(Reductions, np.lib.mixins.NDArrayOperatorsMixin):
     def __reduce__(self) -> NoReturn:
         raise TypeError(
             "an array of an innerspace.Memory cannot be pickled: its cache is in this process. Open "
-            f"{self._path} in a Memory of the other process, or pickle numpy.asarray(array)"
+            f"{_opening.shown(self._path)} in a Memory of the other process, or pickle numpy.asarray(array)"
         )
+
+
+class Flags:
+    """The flags of an `Array`, by the names that numpy's have, as attributes and as keys."""
+
+    def __init__(self, array: Array) -> None:
+        flags = array._shadow().flags
+        self.c_contiguous: bool = flags.c_contiguous
+        self.f_contiguous: bool = flags.f_contiguous
+        self.writeable = array.writeable
+        self.owndata = False
+
+    def __getitem__(self, name: str) -> bool:
+        flag: bool = getattr(self, name.lower())
+        return flag
+
+    def __repr__(self) -> str:
+        return "\n".join(f"  {name.upper()} : {flag}" for name, flag in vars(self).items())
 
 
 def _contiguous(shape: _Shape, itemsize: int) -> _Shape:

@@ -136,9 +136,9 @@ class Memory:
     ) -> Array:
         """Opens a file as an `Array`, with the arguments of `numpy.memmap`.
 
-        `path` may be a `File` of this memory. Without a `shape` the array is as long as the file.
-        'r+' lengthens a file that is too short, and 'w+' creates it. 'c' is refused: a private mapping of
-        a `Space` keeps changes from the file.
+        `path` may be a `File` of this memory, or a file object of Python's. Without a `shape` the array is
+        as long as the file. 'r+' lengthens a file that is too short, and 'w+' creates it, or empties it if
+        it is given by its path. 'c' is refused: a private mapping of a `Space` keeps changes from the file.
         """
         from ._array import Array
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from ._native import RawFile
 
 _Shape = tuple[int, ...]
+_Name = Union[str, Path, None]
 
 _EINVAL = 22
 _MODES = {
@@ -52,9 +54,24 @@ def checked_mode(mode: str) -> str:
     return _MODES[mode]
 
 
+def _name(path: Any) -> str | Path:
+    """The absolute path, of the type that `numpy.memmap.filename` has for such an argument."""
+    if isinstance(path, os.PathLike):
+        return Path(os.fsdecode(path)).resolve()
+    return os.path.abspath(os.fsdecode(path))
+
+
+def shown(name: _Name) -> str:
+    """The name of an array's file in messages."""
+    return "a file without a name" if name is None else str(name)
+
+
 def _checked_shape(shape: Any) -> _Shape:
-    if hasattr(shape, "__index__"):
-        shape = (shape,)
+    try:
+        # An array of numpy's has `__index__` too, which may refuse.
+        shape = (operator.index(shape),)
+    except TypeError:
+        pass
     checked = tuple(map(operator.index, shape))
     if any(length < 0 for length in checked):
         raise ValueError(f"shape {checked} has a negative length")
@@ -78,6 +95,21 @@ def _size(shape: _Shape, itemsize: int) -> int:
     return itemsize
 
 
+def _open_object(
+    memory: Memory, file: Any, mode: str, group: Group | None, block: int | str | None
+) -> tuple[RawFile, str | None]:
+    """Opens the file of a Python file object once more, for an array; its length is kept."""
+    if mode != "r" and not file.writable():
+        raise ValueError(f"{file!r} is open for reading only; open it with 'r+b'")
+    if hasattr(file, "flush"):
+        file.flush()
+    # The file may have no name any more.
+    again = f"/proc/self/fd/{file.fileno()}"
+    raw, _ = memory._open_raw(again, "r" if mode == "r" else "r+", group, block)
+    name = getattr(file, "name", None)
+    return raw, os.path.abspath(name) if isinstance(name, str) else None
+
+
 def open_array(
     memory: Memory,
     path: Any,
@@ -88,7 +120,7 @@ def open_array(
     order: str,
     group: Group | None,
     block: int | str | None,
-) -> tuple[RawFile, Memory, str, str, np.dtype[Any], _Shape, _Shape, int, int]:
+) -> tuple[RawFile, Memory, _Name, str, np.dtype[Any], _Shape, _Shape, int, int]:
     """Returns the parts of an `Array`, for the arguments of `numpy.memmap`."""
     dtype, mode = checked_dtype(dtype), checked_mode(mode)
     offset = operator.index(offset)
@@ -102,16 +134,19 @@ def open_array(
         raw, path, is_writable = path._open(), path.name, path.writable()
         if mode != "r" and not is_writable:
             raise ValueError(f"{path} is open for reading only; open it with 'r+'")
+        path = os.path.abspath(os.fsdecode(path))
+    elif hasattr(path, "fileno"):
+        raw, path = _open_object(memory, path, mode, group, block)
     else:
         raw, _ = memory._open_raw(path, mode, group, block)
-    path = os.path.abspath(os.fsdecode(path))
+        path = _name(path)
     length = raw.size()
     if shape is None:
         if length < offset:
             raise ValueError(f"{path} has {length} bytes, and the offset {offset} is beyond its end")
         if (length - offset) % dtype.itemsize:
             raise ValueError(
-                f"{path}: {length} bytes, less an offset of {offset}, are not a whole number of "
+                f"{shown(path)}: {length} bytes, less an offset of {offset}, are not a whole number of "
                 f"elements of {dtype.itemsize} bytes"
             )
         shape = ((length - offset) // dtype.itemsize,)
@@ -121,28 +156,28 @@ def open_array(
     if length < wanted:
         if mode == "r":
             raise ValueError(
-                f"{path} has {length} bytes, and an array of shape {shape} and dtype {dtype} at offset "
+                f"{shown(path)} has {length} bytes, and an array of shape {shape} and dtype {dtype} at offset "
                 f"{offset} needs {wanted}"
             )
         raw.set_len(wanted)
     if mode == "w+" and not raw.size():
         raw.set_len(1)
     elif mode == "r" and not length:
-        raise ValueError(f"cannot use an empty file: {path}")
+        raise ValueError(f"cannot use an empty file: {shown(path)}")
     strides = _strides(shape, dtype.itemsize, order)
     return raw, memory, path, mode, dtype, shape, strides, offset, offset
 
 
 def open_npy(
     memory: Memory, path: Any, mode: str, group: Group | None, block: int | str | None
-) -> tuple[RawFile, Memory, str, str, np.dtype[Any], _Shape, _Shape, int, int]:
+) -> tuple[RawFile, Memory, _Name, str, np.dtype[Any], _Shape, _Shape, int, int]:
     """Returns the parts of an `Array`, for a file in the .npy format."""
     mode = checked_mode(mode)
     if mode == "w+":
         raise ValueError("an .npy file is opened with 'r' or 'r+'; numpy.save makes one")
     raw, _ = memory._open_raw(path, mode, group, block)
-    path = os.path.abspath(os.fsdecode(path))
-    with File(raw, memory, mode, name=path) as file:
+    path = _name(path)
+    with File(raw, memory, mode, name=os.fspath(path)) as file:
         try:
             version = np.lib.format.read_magic(file)
             known: dict[tuple[int, int], Any] = {
