@@ -94,10 +94,11 @@ impl PlainServer {
                     match tls {
                         None => serve(socket, &files).await,
                         // A client that does not trust the server goes away.
-                        Some(tls) => match tls.accept(socket).await {
-                            Ok(socket) => serve(socket, &files).await,
-                            Err(_) => {}
-                        },
+                        Some(tls) => {
+                            if let Ok(socket) = tls.accept(socket).await {
+                                serve(socket, &files).await;
+                            }
+                        }
                     }
                 });
             }
