@@ -174,16 +174,24 @@ fn too_few_files_are_one_line_and_exit_code_1() {
 
 #[test]
 fn an_interrupted_demonstration_leaves_nothing_behind() {
-    let tool = Tool::new();
-    let mut command = tool.command(&["demo", "branches", "--size", "64MiB"]);
-    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let mut out = BufReader::new(child.stdout.take().unwrap());
-    // From the first line on, the folder exists and the handler is set.
-    out.read_line(&mut String::new()).unwrap();
-    assert_eq!(fs::read_dir(tool.folder.path()).unwrap().count(), 1);
-    let pid = child.id().to_string();
-    let sent = Command::new("kill").args(["-INT", &pid]).status();
-    assert!(sent.unwrap().success());
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    tool.assert_nothing_left();
+    for arguments in [
+        ["demo", "branches", "--size", "64MiB"],
+        ["demo", "tenants", "--limit", "64MiB"],
+    ] {
+        let tool = Tool::new();
+        let mut child = tool
+            .command(&arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        // From the first line on, the folder exists and the handler is set.
+        out.read_line(&mut String::new()).unwrap();
+        assert_eq!(fs::read_dir(tool.folder.path()).unwrap().count(), 1);
+        let pid = child.id().to_string();
+        let sent = Command::new("kill").args(["-INT", &pid]).status();
+        assert!(sent.unwrap().success());
+        assert_eq!(child.wait().unwrap().code(), Some(130));
+        tool.assert_nothing_left();
+    }
 }

@@ -3,10 +3,12 @@
 #
 #   crates/innerspace-sqlite/sqlite-suite/run.sh            everything
 #   crates/innerspace-sqlite/sqlite-suite/run.sh speed      speedtest1 alone
+#   crates/innerspace-sqlite/sqlite-suite/run.sh reads      random reads of a large database alone
 #   crates/innerspace-sqlite/sqlite-suite/run.sh tests      the test files alone
 #   crates/innerspace-sqlite/sqlite-suite/run.sh FILE ...   test files by name, without `.test`
 #
 # Needs Debian or a relative of it, with: apt-get install build-essential dpkg-dev tcl tcl-dev
+# `reads` needs root and a cgroup for memory, too: it holds all three ways to the same memory.
 # The source is Debian's package sqlite3, fetched by apt into target/sqlite-suite; nothing of the
 # system is changed, and nothing that was fetched belongs to the repository.
 #
@@ -81,6 +83,52 @@ speed() {
     cd "$root"
 }
 
+# Runs a command in a cgroup with so many bytes of memory, which the kernel's cache is a part of.
+held_to() {
+    if test -d /sys/fs/cgroup/memory; then
+        group=/sys/fs/cgroup/memory/innerspace-suite limit=memory.limit_in_bytes
+    else
+        group=/sys/fs/cgroup/innerspace-suite limit=memory.max
+    fi
+    mkdir -p "$group" && echo "$1" >"$group/$limit" || return 1
+    shift
+    sh -c 'echo $$ >"$0/cgroup.procs" && exec "$@"' "$group" "$@"
+}
+
+# Random reads of a database of four times the memory: by this VFS with the memory as its limit, by
+# SQLite's own with the memory as its page cache, and by its mmap. All have 8 MiB besides. The best of
+# three rounds, in which they take turns.
+reads() {
+    cd "$work"
+    memory=$((64 << 20)) rows=65536
+    gcc -O2 -DSQLITE_EXTRA_INIT=innerspace_default "$own/random_reads.c" "$source/sqlite3.c" \
+        -I"$source" $link -lpthread -ldl -lm -o random_reads
+    rm -f reads.db
+    INNERSPACE_VFS=unix ./random_reads make reads.db $rows
+    for hot in 0 80; do
+        rm -f "$results/reads."*
+        for round in 1 2 3; do
+            for way in innerspace cache mmap; do
+                dd of=reads.db oflag=nocache conv=notrunc,fdatasync count=0 status=none
+                case $way in
+                innerspace) how="vfs=innerspace&limit=$memory" cache=10 mmap=0 count=$((rows / 2)) ;;
+                cache) how="vfs=unix" cache=-$((memory >> 10)) mmap=0 count=$((rows / 2)) ;;
+                # Its memory is full sooner: the kernel reads 64 KiB for each fault.
+                mmap) how="vfs=unix" cache=10 mmap=$((1 << 30)) count=$((rows / 16)) ;;
+                esac
+                held_to $((memory + (8 << 20))) ./random_reads read "file:reads.db?$how" $rows \
+                    $count $cache $mmap $hot >>"$results/reads.$way" || return 1
+            done
+        done
+        for way in innerspace cache mmap; do
+            echo "random reads of 256 MiB in 64 MiB, $hot % of them of a fifth, $way:" \
+                "$(sort -n "$results/reads.$way" | tail -1) reads/s"
+        done
+    done
+    rm -f reads.db
+    cd "$root"
+}
+
 # Runs a test file by a VFS. Prints the number of errors, and the tests that failed.
 one() {
     folder="$work/run.$1"
@@ -123,8 +171,9 @@ echo "SQLite $(cat "$source/VERSION") of $(basename "$(ls "$work"/sqlite3_*.dsc)
     "$(gcc --version | head -1), $(rustc --version), Linux $(uname -r)," \
     "$(df --output=fstype "$work" | tail -1)"
 case "${1:-all}" in
-all) speed; tests $files ;;
+all) speed; reads; tests $files ;;
 speed) speed ;;
+reads) reads ;;
 tests) tests $files ;;
 *) tests "$@" ;;
 esac
