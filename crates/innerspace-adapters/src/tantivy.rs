@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use innerspace::file::{Cursor, FileError};
+use innerspace::file::{Cursor, FileError, Reading};
 use innerspace::{FileOpener, OpenError, PagedFile, store};
 use tantivy::HasLen;
 use tantivy::directory::error::{
@@ -50,6 +50,7 @@ pub struct PagedDirectory {
     folder: MmapDirectory,
     path: PathBuf,
     options: FileOpener,
+    reading: Reading,
 }
 
 impl PagedDirectory {
@@ -67,7 +68,16 @@ impl PagedDirectory {
             folder: MmapDirectory::open(path)?,
             path: path.to_owned(),
             options,
+            reading: Reading::Normal,
         })
+    }
+
+    /// Says in which order the files will be read, as the advice of [`MmapDirectory`] does: with
+    /// [`Reading::Random`], for queries, nothing is read ahead.
+    #[must_use]
+    pub fn reading(mut self, reading: Reading) -> PagedDirectory {
+        self.reading = reading;
+        self
     }
 }
 
@@ -80,7 +90,10 @@ impl fmt::Debug for PagedDirectory {
 impl Directory for PagedDirectory {
     fn get_file_handle(&self, path: &Path) -> Result<Arc<dyn FileHandle>, OpenReadError> {
         match self.options.clone().open(self.path.join(path)) {
-            Ok(file) => Ok(Arc::new(PagedHandle(file))),
+            Ok(file) => {
+                file.set_reading(self.reading);
+                Ok(Arc::new(PagedHandle(file)))
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Err(OpenReadError::FileDoesNotExist(path.to_owned()))
             }
