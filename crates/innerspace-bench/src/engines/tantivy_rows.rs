@@ -2,12 +2,14 @@
 //!
 //! The text is generated: words by Zipf's law, 200 in each document. The queries are of one word,
 //! two words of which both or either have to occur, and two in a row; the text of the ten best
-//! documents is read. For queries `MmapDirectory` has the advice MADV_RANDOM, for merging none.
+//! documents is read. For queries both directories are told that reads come in no order, and for
+//! merging nothing.
 
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use innerspace::file::Reading;
 use innerspace::{KIB, MIB, Memory};
 use innerspace_adapters::tantivy::PagedDirectory;
 use tantivy::collector::{Count, TopDocs};
@@ -25,7 +27,7 @@ use crate::harness::{Measured, Plan};
 
 const MEMORY: u64 = 32 * MIB;
 /// Room for the program: its code, its stacks, and what tantivy allocates.
-const PROGRAM: u64 = 12 * MIB;
+const PROGRAM: u64 = 6 * MIB;
 /// The same for merging, which collects the new segment's dictionary in memory.
 const PROGRAM_MERGING: u64 = 96 * MIB;
 /// Documents of the index: at least 500 MB.
@@ -150,21 +152,30 @@ pub(super) fn rows(
     }
     let whole = tempfile::tempdir_in(folder)?;
     link_all(parts.path(), whole.path())?;
-    let index = Index::open_in_dir(whole.path())?;
-    merge_all(&index).map_err(told)?;
+    let cold_queries = plan.operations(COLD);
+    // Pages that this process maps would stay in the kernel's cache: it closes the index.
+    let (cold_found, warm_found) = {
+        let index = Index::open_in_dir(whole.path())?;
+        merge_all(&index).map_err(told)?;
+        let searcher = index.reader()?.searcher();
+        let found = |queries| found(&searcher, queries).map_err(told);
+        (found(cold_queries)?, found(WARM)?)
+    };
     let make = |to: &Path| linked(whole.path(), to);
-    let searcher = index.reader()?.searcher();
     if cold.contains(only) {
-        let queries = plan.operations(COLD);
-        let found = found(&searcher, queries).map_err(told)?;
-        let work = Work::ColdQueries { queries, found };
+        let work = Work::ColdQueries {
+            queries: cold_queries,
+            found: cold_found,
+        };
         let pair = pair(format!("{cold}, {size:.0} MB"), work, PROGRAM, 1.0, &make);
         measured.push(pair.measure(plan, folder)?);
     }
     if warm.contains(only) {
         let passes = plan.operations(PASSES);
-        let found = found(&searcher, WARM).map_err(told)?;
-        let work = Work::WarmQueries { passes, found };
+        let work = Work::WarmQueries {
+            passes,
+            found: warm_found,
+        };
         let pair = pair(format!("{warm}, {size:.0} MB"), work, PROGRAM, 2.0, &make);
         measured.push(pair.measure(plan, folder)?);
     }
@@ -224,7 +235,11 @@ fn open(task: &Task, advice: Advice, block: u64) -> Fallible<(Index, Option<Memo
     }
     let memory = Memory::with_limit(task.memory)?;
     let options = memory.file_options().block_size(block);
-    let directory = PagedDirectory::open(options, &task.path)?;
+    let reading = match advice {
+        Advice::Random => Reading::Random,
+        _ => Reading::Normal,
+    };
+    let directory = PagedDirectory::open(options, &task.path)?.reading(reading);
     Ok((Index::open(directory)?, Some(memory)))
 }
 
