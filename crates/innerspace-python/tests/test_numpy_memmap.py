@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import inspect
 
 import numpy as np
 import pytest
@@ -43,6 +44,8 @@ def load():
 
 
 MODULE = load()
+if "gh-27723" not in inspect.getsource(MODULE):
+    REFUSED["test_empty_array"] = "this numpy makes no empty file; an Array does, as later ones do"
 NAMES = [name for name in dir(MODULE.TestMemmap) if name.startswith("test_")]
 
 
@@ -66,7 +69,7 @@ def test_of_numpy(name, tmp_path):
     if name not in REFUSED:
         run(name, tmp_path)
         return
-    with pytest.raises((AssertionError, AttributeError)):
+    with pytest.raises((AssertionError, AttributeError, pytest.fail.Exception)):
         run(name, tmp_path)
 
 
