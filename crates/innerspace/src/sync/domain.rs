@@ -426,6 +426,19 @@ impl Sections {
     /// is the last step of [`Sections::enter`].
     #[inline(always)]
     pub(crate) fn order(&mut self) {
+        if cfg!(not(loom)) {
+            // Free. A domain of the other mode orders by the store to `state`.
+            BarrierMode::Membarrier.light();
+            if self.participant.lone_word() & (FENCED | OFFLINE) == 0 {
+                return;
+            }
+        }
+        self.order_slowly();
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn order_slowly(&mut self) {
         if self.mode == BarrierMode::Membarrier && self.participant.order() {
             self.domain.judge_fences(&self.participant);
         }
