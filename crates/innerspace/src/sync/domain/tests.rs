@@ -241,10 +241,11 @@ fn an_accessor_in_a_section_stays_online_and_is_waited_for() {
             let domain = domain.clone();
             thread::spawn(move || domain.synchronize())
         };
+        // The request says that the waiter has seen our section.
         while !inside.has_mail() {
-            thread::yield_now(); // the request says that the waiter has seen our section
+            assert!(!waiter.is_finished(), "an open section was not waited for");
+            thread::yield_now();
         }
-        assert!(!waiter.is_finished());
         inside.leave();
         waiter.join().unwrap();
         drop(others);
