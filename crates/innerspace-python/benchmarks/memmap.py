@@ -161,17 +161,20 @@ class Cgroup:
     """A memory cgroup of the limit; none if the machine does not allow it."""
 
     def __init__(self, limit):
-        self.path = CGROUPS / f"innerspace-{os.getpid()}"
+        self.path = None
+        path = CGROUPS / f"innerspace-{os.getpid()}"
         try:
-            self.path.mkdir()
-            (self.path / "memory.limit_in_bytes").write_text(str(limit))
+            path.mkdir()
+            self.path = path
+            (path / "memory.limit_in_bytes").write_text(str(limit))
         except OSError as error:
             self.why = error.strerror
-            self.path = None
+            self.end()
 
     def end(self):
         if self.path is not None:
             self.path.rmdir()
+            self.path = None
 
 
 def show(size):
@@ -212,9 +215,9 @@ def run(arguments):
                 what = task.__doc__.strip().rstrip(".")
                 print(f"| {what} | {name} | {seconds:.2f} s | {show(peak)} | {show(cache)} |", flush=True)
     finally:
-        cgroup.end()
         Path(path).unlink(missing_ok=True)
         os.rmdir(folder)
+        cgroup.end()
 
 
 def main():

@@ -103,6 +103,8 @@ def test_a_file_object_without_a_name(memory):
         assert file.read() == b"\x07\x00\x00\x00"
         with pytest.raises(ValueError, match="not a whole number of"):
             memory.array(file, "V7")
+        with pytest.raises(ValueError, match="^a file without a name has 4000 bytes"):
+            memory.array(file, offset=5000)
     with pytest.raises(ValueError, match="closed file"):
         memory.array(file)
 

@@ -143,7 +143,9 @@ def open_array(
     length = raw.size()
     if shape is None:
         if length < offset:
-            raise ValueError(f"{path} has {length} bytes, and the offset {offset} is beyond its end")
+            raise ValueError(
+                f"{shown(path)} has {length} bytes, and the offset {offset} is beyond its end"
+            )
         if (length - offset) % dtype.itemsize:
             raise ValueError(
                 f"{shown(path)}: {length} bytes, less an offset of {offset}, are not a whole number of "
