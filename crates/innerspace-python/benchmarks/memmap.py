@@ -25,6 +25,7 @@ import numpy as np
 COLUMNS = 1024
 ROW = 4 * COLUMNS
 COLUMN = 5
+ELEMENTS = 20_000
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 CGROUPS = Path("/sys/fs/cgroup/memory")
 
@@ -65,7 +66,7 @@ def strided(array):
 
 def elements(array):
     """20,000 single elements of one row after another."""
-    return sum(float(array[row, COLUMN]) for row in range(20_000))
+    return sum(float(array[row, COLUMN]) for row in range(ELEMENTS))
 
 
 class Windows:
@@ -234,6 +235,8 @@ def main():
     if arguments.measure:
         name, task, path = arguments.measure
         measure(name, globals()[task], path, parse_size(arguments.limit), arguments.cgroup)
+    elif parse_size(arguments.size) < ELEMENTS * ROW:
+        parser.error(f"--size must be at least {show(ELEMENTS * ROW)}: a row for each single element")
     else:
         run(arguments)
 

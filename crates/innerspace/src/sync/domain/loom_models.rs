@@ -46,16 +46,17 @@ impl Page {
     }
 }
 
-/// A revoker reuses a frame that a reader may be using. If the grace period is missing, loom finds
-/// the race.
-// spec: A2
-#[test]
-fn a2_a_freed_frame_is_not_reused_in_use() {
-    both_modes(|mode| {
+/// A revoker reuses a frame that a reader may be using. `reader` makes the reader; `before` runs
+/// beside its section, before the frame is taken away.
+fn reuse_beside(
+    reader: impl Fn(&Arc<Domain>) -> Sections + Send + Sync + Copy + 'static,
+    before: impl Fn(&Arc<Domain>) -> Option<Sections> + Send + Sync + Copy + 'static,
+) {
+    both_modes(move |mode| {
         let domain = Domain::with_mode(mode);
         let entry = Arc::new(AtomicU64::new(1));
         let page = Arc::new(Page::new(5));
-        let mut sections = Domain::register(&domain);
+        let mut sections = reader(&domain);
         let reader = {
             let (entry, page) = (entry.clone(), page.clone());
             thread::spawn(move || {
@@ -66,11 +67,19 @@ fn a2_a_freed_frame_is_not_reused_in_use() {
                 sections.leave();
             })
         };
+        let _other = before(&domain);
         entry.store(0, Ordering::Relaxed);
         domain.synchronize();
         page.write(9);
         reader.join().unwrap();
     });
+}
+
+/// If the grace period is missing, loom finds the race.
+// spec: A2
+#[test]
+fn a2_a_freed_frame_is_not_reused_in_use() {
+    reuse_beside(Domain::register, |_| None);
 }
 
 /// The flusher cleans a page while a writer may hold a writable translation. Afterwards the
@@ -312,31 +321,12 @@ fn n7_a_session_of_the_owner_is_waited_for() {
     });
 }
 
-/// An accessor that is offline goes online before it reads anything, also while another one takes
-/// its place and a revoker looks.
+/// An accessor that is offline goes online before it reads anything.
 // spec: A2, N9
 #[test]
 fn n9_an_accessor_that_goes_online_uses_no_frame_that_is_reused() {
-    both_modes(|mode| {
-        let domain = Domain::with_mode(mode);
-        let entry = Arc::new(AtomicU64::new(1));
-        let page = Arc::new(Page::new(5));
-        let mut sections = Domain::register_at(&domain, CacheBinding::of_nothing(), 1);
-        let reader = {
-            let (entry, page) = (entry.clone(), page.clone());
-            thread::spawn(move || {
-                sections.enter();
-                if entry.load(Ordering::Relaxed) == 1 {
-                    assert_eq!(page.read(), 5);
-                }
-                sections.leave();
-            })
-        };
-        entry.store(0, Ordering::Relaxed);
-        domain.synchronize();
-        page.write(9);
-        reader.join().unwrap();
-    });
+    let offline = |domain: &Arc<Domain>| Domain::register_at(domain, CacheBinding::of_nothing(), 1);
+    reuse_beside(offline, |_| None);
 }
 
 /// An accessor goes online while another one, which is online, enters a section: either the latter
@@ -344,25 +334,6 @@ fn n9_an_accessor_that_goes_online_uses_no_frame_that_is_reused() {
 // spec: A2, N9
 #[test]
 fn n9_an_accessor_that_enters_a_section_is_not_taken_offline() {
-    both_modes(|mode| {
-        let domain = Domain::with_mode(mode);
-        let entry = Arc::new(AtomicU64::new(1));
-        let page = Arc::new(Page::new(5));
-        let mut sections = online(&domain, 1);
-        let reader = {
-            let (entry, page) = (entry.clone(), page.clone());
-            thread::spawn(move || {
-                sections.enter();
-                if entry.load(Ordering::Relaxed) == 1 {
-                    assert_eq!(page.read(), 5);
-                }
-                sections.leave();
-            })
-        };
-        let _other = online(&domain, 2); // takes the first offline if it is in no section
-        entry.store(0, Ordering::Relaxed);
-        domain.synchronize();
-        page.write(9);
-        reader.join().unwrap();
-    });
+    // The other takes the first one offline, if that is in no section.
+    reuse_beside(|domain| online(domain, 1), |domain| Some(online(domain, 2)));
 }

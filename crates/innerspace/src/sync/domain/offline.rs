@@ -59,16 +59,21 @@ impl Domain {
         self.bring_online(&mut participants, own);
     }
 
+    /// Adds an accessor that is offline to the list.
     pub(super) fn bring_online(&self, participants: &mut Participants, own: &Arc<Participant>) {
-        let fenced = match self.fenced.load(Ordering::Relaxed) {
-            true => FENCED,
-            false => 0,
-        };
-        own.alone.fetch_or(fenced, Ordering::Relaxed);
-        own.graces_seen
-            .store(self.grace_periods(), Ordering::Relaxed);
+        self.tell_pace(own);
         own.alone.fetch_and(!OFFLINE, Ordering::Relaxed);
         participants.join(own.clone());
+    }
+
+    /// Tells a reader that is about to join the list whether readers fence. The caller has locked
+    /// the list.
+    pub(super) fn tell_pace(&self, reader: &Participant) {
+        if self.fenced.load(Ordering::Relaxed) {
+            reader.alone.fetch_or(FENCED, Ordering::Relaxed);
+        }
+        let graces = self.grace_periods();
+        reader.graces_seen.store(graces, Ordering::Relaxed);
     }
 
     /// Takes the accessors offline that went online first, if they are in no section.

@@ -139,11 +139,7 @@ impl Domain {
             return Arc::new(participant);
         }
         let mut participants = self.participants.lock();
-        if self.fenced.load(Ordering::Relaxed) {
-            participant.alone.fetch_or(FENCED, Ordering::Relaxed);
-        }
-        let graces = self.grace_periods();
-        participant.graces_seen.store(graces, Ordering::Relaxed);
+        self.tell_pace(&participant);
         let join = |ticket| {
             participant.set_ticket(ticket);
             Arc::new(participant)
