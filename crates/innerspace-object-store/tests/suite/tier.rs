@@ -225,7 +225,7 @@ fn many_threads_fetch_each_chunk_once() {
 }
 
 #[test]
-fn what_was_fetched_together_is_read_together() {
+fn chunks_that_were_fetched_together_beside_others_are_read_again_whole() {
     let folder = tempfile::tempdir().unwrap();
     let tier = Tier::options()
         .chunk_size(4096)

@@ -6,7 +6,7 @@ use innerspace::store::faulty::{Failure, Fault, OperationKind, Rule, Unsynced};
 use rusqlite::Connection;
 
 use crate::common::{create, is_logged, open_unix, set_journal, transact, verify};
-use crate::disks::{PowerDisk, register};
+use crate::disks::{PowerDisk, cut_at_each, register};
 
 const BEFORE: i64 = 3;
 const IN_BRANCH: i64 = 4;
@@ -106,20 +106,7 @@ fn cut_everywhere(mode: &str, settings: &str) {
     for end in [LONGER, SHORTER] {
         let vfs = format!("commit {mode} {end}");
         let base = base(&vfs, mode, settings, &memory);
-        let mut n = 1;
-        loop {
-            let fates = [
-                Unsynced::Lose,
-                Unsynced::Keep,
-                Unsynced::Some(2 * n),
-                Unsynced::Some(2 * n + 1),
-            ];
-            let reached = fates.map(|fate| cut(&vfs, &base, settings, end, n, fate, &memory));
-            if !reached[0] {
-                break;
-            }
-            n += 1;
-        }
+        let n = cut_at_each(|n, fate| cut(&vfs, &base, settings, end, n, fate, &memory));
         assert!(n > 10, "{mode}, {end}: a commit makes changes: {n}");
     }
 }

@@ -180,3 +180,22 @@ pub(crate) fn register(name: &str, disk: &PowerDisk, memory: &innerspace::Memory
     let options = innerspace_sqlite::Options::new().name(name).memory(memory);
     options.disk(disk.clone()).register().unwrap();
 }
+
+/// Cuts the power before each change of a disk, with each fate of what was not synced. `cut` is told
+/// before which change, and returns whether there was one. Returns how many there were.
+pub(crate) fn cut_at_each(cut: impl Fn(u64, Unsynced) -> bool) -> u64 {
+    let mut n = 1;
+    loop {
+        let fates = [
+            Unsynced::Lose,
+            Unsynced::Keep,
+            Unsynced::Some(2 * n),
+            Unsynced::Some(2 * n + 1),
+        ];
+        let reached = fates.map(|fate| cut(n, fate));
+        if !reached[0] {
+            return n;
+        }
+        n += 1;
+    }
+}

@@ -6,7 +6,7 @@ use innerspace::store::faulty::Unsynced;
 use rusqlite::Connection;
 
 use crate::common::{create, set_journal, transact, verify};
-use crate::disks::{PowerDisk, register};
+use crate::disks::{PowerDisk, cut_at_each, register};
 
 const TRANSACTIONS: i64 = 4;
 
@@ -68,20 +68,7 @@ fn cut_everywhere(mode: &str, settings: &str) {
         "WAL" => start,
         _ => base,
     };
-    let mut n = 1;
-    loop {
-        let fates = [
-            Unsynced::Lose,
-            Unsynced::Keep,
-            Unsynced::Some(2 * n),
-            Unsynced::Some(2 * n + 1),
-        ];
-        let reached = fates.map(|fate| cut(&vfs, &start, settings, n, fate, &memory));
-        if !reached[0] {
-            break;
-        }
-        n += 1;
-    }
+    let n = cut_at_each(|n, fate| cut(&vfs, &start, settings, n, fate, &memory));
     assert!(n > 20, "the workload makes changes: {n}");
 }
 

@@ -1,6 +1,5 @@
 //! Requests in flight: which ones reach the store, in what order they may complete, and which
 //! callers they delay.
-//! callers they delay.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,7 +12,7 @@ use std::time::Duration;
 use super::blocking::{Bell, poll};
 use super::mapped::Mapped;
 use super::*;
-use crate::cache::{FaultKind, FileError, Mappers, Reading, Revoke};
+use crate::cache::{FaultKind, FileError, Mappers, Revoke};
 use crate::stats::Event;
 use crate::store::faulty::Release;
 use crate::store::{Batch, Limits, Request};
@@ -24,16 +23,16 @@ pub(super) const LONG: Duration = Duration::from_secs(30);
 
 /// A store with a completion form, which keeps its requests until the test releases them.
 #[derive(Default)]
-struct Holding {
+pub(super) struct Holding {
     bytes: Vec<u8>,
     requests: Mutex<VecDeque<Request>>,
     /// The offset and length of each request, and of each plain call.
-    submitted: Mutex<Vec<(u64, usize)>>,
+    pub(super) submitted: Mutex<Vec<(u64, usize)>>,
     called: Mutex<Vec<(u64, usize)>>,
 }
 
 impl Holding {
-    fn new(len: u64) -> Arc<Holding> {
+    pub(super) fn new(len: u64) -> Arc<Holding> {
         Arc::new(Holding {
             bytes: pattern(0..len),
             ..Holding::default()
@@ -47,7 +46,7 @@ impl Holding {
     }
 
     /// Completes the request that `which` takes from the queue. Returns whether there was one.
-    fn complete(&self, which: fn(&mut VecDeque<Request>) -> Option<Request>) -> bool {
+    pub(super) fn complete(&self, which: fn(&mut VecDeque<Request>) -> Option<Request>) -> bool {
         let taken = which(&mut self.requests.lock());
         let Some(mut request) = taken else {
             return false;
@@ -58,15 +57,15 @@ impl Holding {
         true
     }
 
-    fn complete_all(&self) {
+    pub(super) fn complete_all(&self) {
         while self.complete(VecDeque::pop_front) {}
     }
 
-    fn held(&self) -> usize {
+    pub(super) fn held(&self) -> usize {
         self.requests.lock().len()
     }
 
-    fn calls(&self) -> usize {
+    pub(super) fn calls(&self) -> usize {
         self.called.lock().len()
     }
 }
@@ -124,128 +123,6 @@ fn neighbours_that_one_call_wants_are_one_request() {
     assert_eq!(sum, (1 << 20) - 4096);
     drop(file);
     assert_empty(&cache);
-}
-
-/// Reads pages 0 to `pages` in order by `read`. Before each read, the store answers all its
-/// requests. Returns how many times the reader had to call the store itself.
-fn misses(pages: u64, mut read: impl FnMut(u64), store: &Holding) -> usize {
-    for page in 0..pages {
-        store.complete_all();
-        read(page);
-    }
-    store.complete_all();
-    store.calls()
-}
-
-// spec: R2
-#[test]
-fn who_reads_on_misses_at_the_beginning_alone() {
-    const PAGES: u64 = 500;
-    type Each = Box<dyn FnMut(u64)>;
-    type Run<'r> = &'r mut dyn FnMut(Each);
-    let read_all = |read: &dyn Fn(&PagedFile, Run<'_>)| {
-        let cache = memory(1_000);
-        let store = Holding::new(PAGES * 4096);
-        let file = open(&cache, &store, &read_only(4096));
-        let mut calls = 0;
-        read(&file, &mut |each| calls = misses(PAGES, each, &store));
-        assert!(calls <= 2, "{calls} misses");
-        assert!(
-            store
-                .submitted
-                .lock()
-                .iter()
-                .any(|(_, len)| *len == 64 << 10)
-        );
-        drop(file);
-        assert_empty(&cache);
-    };
-    read_all(&|file, run| {
-        let file = file.clone();
-        run(Box::new(move |page| {
-            file.read_exact_at(&mut [0; 4096], page * 4096).unwrap();
-        }));
-    });
-    read_all(&|file, run| {
-        let file = file.clone();
-        run(Box::new(move |page| {
-            let view = file.view(page * 4096..page * 4096 + 10).unwrap();
-            assert_eq!(view[..], pattern(page * 4096..page * 4096 + 10)[..]);
-        }));
-    });
-    read_all(&|file, run| {
-        let mut blocks = file.block_reader();
-        run(Box::new(move |page| {
-            blocks.read_at(&mut [0; 8], page * 4096).unwrap();
-        }));
-    });
-    read_all(&|file, run| {
-        let mut cursor = file.cursor();
-        run(Box::new(move |_| {
-            io::Read::read_exact(&mut cursor, &mut [0; 4096]).unwrap();
-        }));
-    });
-    read_all(&|file, run| {
-        let array = file.array::<u64>().unwrap();
-        run(Box::new(move |page| {
-            array.get(page * 512).unwrap();
-        }));
-    });
-}
-
-// spec: R2
-#[test]
-fn a_stream_has_eight_requests_in_flight_all_along() {
-    const REQUEST: u64 = 64 << 10;
-    // An eighth of the limit has room for eight, and not for nine.
-    let cache = memory(1100);
-    let store = Holding::new(256 * REQUEST);
-    let file = open(&cache, &store, &read_only(4096));
-    file.set_reading(Reading::Sequential);
-    file.view(0..1).unwrap();
-    for request in 0..248 {
-        assert_eq!(store.held(), 8, "at request {request}");
-        assert!(store.complete(VecDeque::pop_front));
-        // The first request begins after the block that was missed.
-        for block in request * 16 + 1..request * 16 + 17 {
-            let bytes = block * 4096..block * 4096 + 1;
-            assert_eq!(file.try_view(bytes.clone()).unwrap()[..], pattern(bytes));
-        }
-    }
-    let submitted = store.submitted.lock().clone();
-    let is_whole = |(_, len): &(u64, usize)| *len as u64 == REQUEST;
-    assert!(submitted[..248].iter().all(is_whole));
-    store.complete_all();
-    drop(file);
-    assert_empty(&cache);
-}
-
-// spec: R2
-#[test]
-fn a_mapping_that_is_read_on_misses_at_the_beginning_alone() {
-    let cache = memory(1_000);
-    let store = Holding::new(500 * 4096);
-    let file = open(&cache, &store, &read_only(4096));
-    let mapped = Mapped::new(&cache, &file);
-    let calls = misses(500, |page| mapped.map(page, FaultKind::Read), &store);
-    assert!(calls <= 2, "{calls} misses");
-}
-
-// spec: R3
-#[test]
-fn what_is_read_ahead_for_nothing_is_counted() {
-    let cache = memory(1_000);
-    let file = open(&cache, &patterned(1 << 20), &options(4096));
-    for page in 0..3u64 {
-        file.view(page * 4096..page * 4096 + 1).unwrap();
-    }
-    cache.tick();
-    let stats = file.stats();
-    assert!(stats.read_ahead > 2, "{stats}");
-    assert_eq!(stats.read_ahead_unused, 0);
-    file.evict(..).unwrap();
-    let unused = file.stats().read_ahead_unused;
-    assert_eq!(unused, stats.read_ahead - 1, "one of them was page 2");
 }
 
 /// Returns a block of a file of 2,048 blocks: a different one for each number, in no order.

@@ -1,15 +1,18 @@
-//! Failures in the middle of a window of read-ahead.
+//! Windows of read-ahead: what is in flight while a reader reads on, and failures in the middle of
+//! one.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::mpsc;
 use std::task::Poll;
 
 use super::blocking::{Bell, poll};
 use super::completions::Keeping;
-use super::requests::read_only;
+use super::mapped::Mapped;
+use super::requests::{Holding, read_only};
 use super::*;
 use crate::cache::core::validate::validate;
-use crate::cache::{FileError, StoreAction};
+use crate::cache::{FaultKind, FileError, Reading, StoreAction};
 use crate::store::Request;
 use crate::sync::failpoint;
 
@@ -260,4 +263,126 @@ fn a_window_that_a_store_completes_badly_costs_the_bad_block_alone() {
         assert_bad_block_alone_is_missing(&file, &window);
         read_on_and_heal(&cache, file, &store.calls);
     }
+}
+
+/// Reads pages 0 to `pages` in order by `read`. Before each read, the store answers all its
+/// requests. Returns how many times the reader had to call the store itself.
+fn misses(pages: u64, mut read: impl FnMut(u64), store: &Holding) -> usize {
+    for page in 0..pages {
+        store.complete_all();
+        read(page);
+    }
+    store.complete_all();
+    store.calls()
+}
+
+// spec: R2
+#[test]
+fn who_reads_on_misses_at_the_beginning_alone() {
+    const PAGES: u64 = 500;
+    type Each = Box<dyn FnMut(u64)>;
+    type Run<'r> = &'r mut dyn FnMut(Each);
+    let read_all = |read: &dyn Fn(&PagedFile, Run<'_>)| {
+        let cache = memory(1_000);
+        let store = Holding::new(PAGES * 4096);
+        let file = open(&cache, &store, &read_only(4096));
+        let mut calls = 0;
+        read(&file, &mut |each| calls = misses(PAGES, each, &store));
+        assert!(calls <= 2, "{calls} misses");
+        assert!(
+            store
+                .submitted
+                .lock()
+                .iter()
+                .any(|(_, len)| *len == 64 << 10)
+        );
+        drop(file);
+        assert_empty(&cache);
+    };
+    read_all(&|file, run| {
+        let file = file.clone();
+        run(Box::new(move |page| {
+            file.read_exact_at(&mut [0; 4096], page * 4096).unwrap();
+        }));
+    });
+    read_all(&|file, run| {
+        let file = file.clone();
+        run(Box::new(move |page| {
+            let view = file.view(page * 4096..page * 4096 + 10).unwrap();
+            assert_eq!(view[..], pattern(page * 4096..page * 4096 + 10)[..]);
+        }));
+    });
+    read_all(&|file, run| {
+        let mut blocks = file.block_reader();
+        run(Box::new(move |page| {
+            blocks.read_at(&mut [0; 8], page * 4096).unwrap();
+        }));
+    });
+    read_all(&|file, run| {
+        let mut cursor = file.cursor();
+        run(Box::new(move |_| {
+            io::Read::read_exact(&mut cursor, &mut [0; 4096]).unwrap();
+        }));
+    });
+    read_all(&|file, run| {
+        let array = file.array::<u64>().unwrap();
+        run(Box::new(move |page| {
+            array.get(page * 512).unwrap();
+        }));
+    });
+}
+
+// spec: R2
+#[test]
+fn a_stream_has_eight_requests_in_flight_all_along() {
+    const REQUEST: u64 = 64 << 10;
+    // An eighth of the limit has room for eight, and not for nine.
+    let cache = memory(1100);
+    let store = Holding::new(256 * REQUEST);
+    let file = open(&cache, &store, &read_only(4096));
+    file.set_reading(Reading::Sequential);
+    file.view(0..1).unwrap();
+    for request in 0..248 {
+        assert_eq!(store.held(), 8, "at request {request}");
+        assert!(store.complete(VecDeque::pop_front));
+        // The first request begins after the block that was missed.
+        for block in request * 16 + 1..request * 16 + 17 {
+            let bytes = block * 4096..block * 4096 + 1;
+            assert_eq!(file.try_view(bytes.clone()).unwrap()[..], pattern(bytes));
+        }
+    }
+    let submitted = store.submitted.lock().clone();
+    let is_whole = |(_, len): &(u64, usize)| *len as u64 == REQUEST;
+    assert!(submitted[..248].iter().all(is_whole));
+    store.complete_all();
+    drop(file);
+    assert_empty(&cache);
+}
+
+// spec: R2
+#[test]
+fn a_mapping_that_is_read_on_misses_at_the_beginning_alone() {
+    let cache = memory(1_000);
+    let store = Holding::new(500 * 4096);
+    let file = open(&cache, &store, &read_only(4096));
+    let mapped = Mapped::new(&cache, &file);
+    let calls = misses(500, |page| mapped.map(page, FaultKind::Read), &store);
+    assert!(calls <= 2, "{calls} misses");
+}
+
+// spec: R3
+#[test]
+fn what_is_read_ahead_for_nothing_is_counted() {
+    let cache = memory(1_000);
+    let file = open(&cache, &patterned(1 << 20), &options(4096));
+    for page in 0..3u64 {
+        file.view(page * 4096..page * 4096 + 1).unwrap();
+    }
+    cache.tick();
+    let stats = file.stats();
+    assert!(stats.read_ahead > 2, "{stats}");
+    assert_eq!(stats.read_ahead_unused, 0);
+    file.evict(..).unwrap();
+    let unused = file.stats().read_ahead_unused;
+    assert_eq!(unused, stats.read_ahead - 1, "one of them was page 2");
 }
