@@ -28,7 +28,7 @@
 //! | question | decided in |
 //! |---|---|
 //! | how much each group gives | `evict/passes.rs`, `pass`, `shares`; `group/protect.rs` |
-//! | in which order a scan's pages are evicted | four files: see below |
+//! | in which order a scan's pages are evicted | five files: see below |
 //! | whether a page at the tail goes, stays or becomes active | `evict/cluster.rs`, `verdict` |
 //! | the effect of a second use; which list gives pages | `lists/policy.rs` |
 //! | when a block counts as used | the callers of `mark_accessed`, listed in `uses.rs` |
@@ -38,12 +38,12 @@
 //!
 //! **The order in which a scan's pages are evicted.** New blocks come to the head of their group's
 //! inactive list, a batch at a time (`lists/batch.rs`). Reclaim isolates clusters of 32 to 256
-//! frames from the tail, the oldest first (`Lru::isolate`). Those that `verdict` gives up are
-//! sorted by file and block number (`by_owner` in `evict/cluster.rs`), so that neighbours are
-//! written and freed together: the order inside a cluster is the file's, not that of age. An active
-//! block goes to the inactive list first, to its head or to its tail as the policy says (`balance`
-//! in `evict/passes.rs`). Looking at mapped pages before memory is full (`evict/aging.rs`) leaves
-//! the unused ones at the tail, in their order.
+//! frames from the tail, the oldest first (`isolate` in `lists/lru.rs`). Those that `verdict` gives
+//! up are sorted by file and block number (`by_owner` in `evict/cluster.rs`), so that neighbours
+//! are written and freed together: the order inside a cluster is the file's, not that of age. An
+//! active block goes to the inactive list first, to its head or to its tail as the policy says
+//! (`balance` in `evict/passes.rs`). Looking at mapped pages before memory is full
+//! (`evict/aging.rs`) leaves the unused ones at the tail, in their order.
 //!
 //! **Key types.** [`Pool`]; [`PoolFrame`]: an owned frame with its charge; [`AllocMode`]: how far a
 //! request may go; [`Owner`]: a file that can age, clean and evict its frames; [`Retired`]: what

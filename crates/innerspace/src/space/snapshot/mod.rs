@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `frozen` | taking one, reading it, forking from it |
 //! | `view` | bytes of a snapshot as a slice |
-//! | `restore` | going back to one, in two forms |
+//! | `restore` | going back to one, in two forms: the restore of a fuzz loop |
 //! | `changes` | which pages a space has changed since its last restore |
 //! | `ghosts` | which pages it has given back lately |
 //! | `diff` | differences, from the tables alone |

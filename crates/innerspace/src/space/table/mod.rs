@@ -2,18 +2,18 @@
 //! by forks.
 //!
 //! There are four levels of nine bits over pages of 4 KiB, for addresses of 48 bits. Level 0 is the
-//! leaf ([`crate::space::table::pte`]). A word of an upper node is a child's frame number, shifted,
-//! or 0. The root belongs to its space. Every other node is kept by its hold word: `refs` counts
-//! the parents that lead to it, `mapped` the leaves that borrow from it. For an anonymous page,
-//! `refs` counts the leaves that own it, `mapped` its pins.
+//! leaf: `pte` has the bits of its words, and says which code may change them. A word of an upper
+//! node is a child's frame number, shifted, or 0. The root belongs to its space. Every other node
+//! is kept by its hold word: `refs` counts the parents that lead to it, `mapped` the leaves that
+//! borrow from it. For an anonymous page, `refs` counts the leaves that own it, `mapped` its pins.
 //!
 //! A fork copies the root and takes one more ref on each child. A node with more than one ref, or
 //! below such a node, is *shared*, and changes only in ways right for every sharer (I11). Before
 //! any other change the path is made the space's own, from the top (`Nodes::own_path`). A copied
 //! upper node takes one more ref on each child. A copied leaf *borrows* the anonymous pages of the
 //! leaf that it was copied from, its shadow (`shadow`). If a chain of shadows would be longer than
-//! `MAX_BORROW_DEPTH`, the copy takes a ref on each frame instead. `docs/protocols/borrowing.md`
-//! explains sharing and borrowing.
+//! `MAX_BORROW_DEPTH` (in `nodes`), the copy takes a ref on each frame instead.
+//! `docs/protocols/borrowing.md` explains sharing and borrowing.
 //!
 //! Locking: words change by compare-exchange, or by plain stores where no other thread can change
 //! them (`pte::take_alone`; child words under `paths`, or of a range in which no fault works). The
