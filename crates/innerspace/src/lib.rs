@@ -34,42 +34,44 @@
 //!   your files fit in memory on a machine of your own, mmap reads them faster.
 //! - **The limit covers what a `Memory` uses**: file contents, anonymous pages, page tables, index
 //!   nodes, metadata, and what handles, files, spaces and futures have on the heap. It does not
-//!   limit the process. The lists of dirty blocks (tens of bytes each) are outside it, and so are
-//!   the bytes of a [`MemoryStore`](store::MemoryStore).
+//!   limit the process. The lists of dirty blocks (tens of bytes for each block) are outside it,
+//!   and so are the bytes of a [`MemoryStore`](store::MemoryStore).
 //! - **`mlockall` takes several times the limit.** A `Memory` has about four times as many
 //!   addresses as frames. Those without a frame take no memory, unless the process locks all of its
 //!   memory, or the host's pages are larger than 4 KiB.
 //! - **There is no swap.** Anonymous memory and private copies stay until they are unmapped, and
 //!   file blocks stay while they are viewed. When nothing else is left to evict, an operation that
 //!   needs memory fails with a [`LimitError`], or with a [`Fault`] that carries one.
-//! - **A [`View`] keeps its whole blocks in memory.** Over several blocks it is one slice of any
-//!   length that fits in the limit; blocks that do not lie in a row move together for it, once. A
-//!   write to a viewed block copies the block, so long views of data that is often written cost
-//!   memory.
+//! - **A [`View`] keeps its whole blocks in memory.** A view of several blocks is one slice, of any
+//!   length that fits in the limit. Blocks that do not lie in a row are moved so that they do,
+//!   once. A write to a viewed block copies the block, so views that are kept for long cost memory
+//!   if their data is often written.
 //! - **Dropping a file writes it back, but makes nothing durable**, and only
 //!   [`Memory::take_errors`] reports a failure of that write. Call [`PagedFile::sync_all`] and
 //!   check its result. Data whose write failed stays dirty, and the next sync tries again. Each
 //!   handle reports each failure once.
-//! - **Only a view of one block is stable.** A [`PagedFile::read_at`], a load, and the taking
-//!   of a view of several blocks may see part of a concurrent write. Loads and stores of up to 8
-//!   bytes, at addresses that are multiples of their size, are never torn.
+//! - **Only a view of one block shows each write as a whole.** [`PagedFile::read_at`], a load, and
+//!   the taking of a view of several blocks may see part of a concurrent write. Once taken, no view
+//!   changes. Loads and stores of up to 8 bytes, at addresses that are multiples of their size, are
+//!   never torn.
 //! - **Changes that others make to a file are not noticed in what is cached**, which stays as it
 //!   was read. A read of blocks that are not cached yet fails, and says that the file shrank or
 //!   changed. [`PagedFile::invalidate`] makes the cache look again. The lock that keeps other
 //!   processes away from a writable file is advisory.
-//! - **A direct access file over a host file can end the process.** If another process cuts the
-//!   host file short, the bytes under our mapping go away, and the next access to them is a SIGBUS.
-//!   [`OnShrink::Error`] turns that into an error, at the price of a system call per access. A
-//!   [`DaxDevice`] of memory or memfd cannot be cut. A store that finds the disk full is an error.
-//!   It is a SIGBUS instead in two cases: on a copy-on-write file system; and if the page had been
-//!   stored to before, was written out by the system, and was read in again by another program.
+//! - **A direct-access file over a host file can end the process.** A [`DaxFile`] is mapped with no
+//!   cache in between. If another process cuts the host file short, the bytes under our mapping go
+//!   away, and the next access to them is a SIGBUS. [`OnShrink::Error`] turns that into an error,
+//!   at the price of a system call per access. A [`DaxDevice`] of memory or memfd cannot be cut. A
+//!   store through a mapping on a full disk is an error. It is a SIGBUS instead in two cases: on a
+//!   copy-on-write file system; and if the page had been stored to before, was written out by the
+//!   system, and was read in again by another program.
 //! - **A write beyond `ulimit -f`** raises the kernel's SIGXFSZ, which ends the process. If you
 //!   ignore that signal, the write fails with an error instead.
 //! - **Files bypass the kernel's page cache**, as far as the file system lets them, so a second run
 //!   of the program reads the disk again. [`store::CacheMode`] has the other choices.
-//! - **A [`Session`] makes others wait.** Until its next access, or its end, these wait: unmap and
-//!   fork of its space, and syncs, truncations and evictions of the files that are mapped there. Do
-//!   not block in one.
+//! - **A [`Session`], a run of accesses, makes others wait.** Do not block in one. Until its next
+//!   access or its end, it holds up every unmap and fork of its space, and every sync, truncation
+//!   and eviction of the files that are mapped there.
 //! - **A dropped fork parent can stay charged** in part. Memory that it shares with its children
 //!   stays charged until the last of them is gone.
 //! - **A `Memory` does not work across fork(2).** The child process has neither the memory nor its
@@ -77,8 +79,8 @@
 //!   ([`FileError::OtherProcess`] and its like), a handle that is dropped there changes nothing,
 //!   and no file is written. A view, a pin or a remembered translation from before the fork reads
 //!   as zeros there.
-//! - **The error of a full group is expensive to make**, because it counts who holds the memory. Do
-//!   not poll with it.
+//! - **The error of a full group is expensive to make**, because it counts what holds the memory.
+//!   Do not poll with it.
 //! - The library is tested on x86-64 Linux. For aarch64 Linux, macOS, Windows and wasm32 it is
 //!   compiled but not tested. On wasm32 there are no host files: opening one fails.
 //!
@@ -113,22 +115,23 @@
 //! - see what is going on: [`Memory::stats`], [`Group::stats`], [`PagedFile::stats`],
 //!   [`Space::stats`]; the structs implement `Display`
 //!
-//! The layers of the code import only downwards: `memory`, `space`, `dax`, `cache`, `store`,
-//! `reclaim`, `group`, `frame`, `exec`, and `stats`, `sync` and `sys`. `ARCHITECTURE.md` in the
-//! repository shows how a call passes through them; each module's page has its rules.
+//! The code is in layers, and each imports only from those after it: `memory`, `space`, `dax`,
+//! `cache`, `store`, `reclaim`, `group`, `frame`, `exec`, and `stats`, `sync` and `sys`.
+//! `ARCHITECTURE.md` in the repository shows how a call passes through them; each module's page has
+//! its rules.
 //!
 //! # Sizes
 //!
 //! | | at least | at most |
 //! |---|---|---|
 //! | limit of a memory | 256 KiB ([`MINIMUM_LIMIT`]) | what the machine or the container has |
-//! | limit of a group | 8 pages, 2 more for each accessor (at least one) | that of its parent |
+//! | limit of a group | 8 pages and 2 for each accessor, but at least 10 | that of its parent |
 //! | groups | | 65,536, 8 deep ([`MAX_DEPTH`]); at most 4,096 below any group except the root |
 //! | block of a file | 4 KiB, the default | 2 MiB, a power of two |
 //! | file | | 2^63 - 1 bytes |
 //! | address | 4 KiB; 0 on request | 2^48 - 1, or 2^32 - 1 ([`AddressWidth`]) |
 //!
-//! The first page of addresses is not mapped unless a program asks for it, so that null stays an
+//! The first page of addresses is mapped only if a program asks for it, so an access to null is an
 //! error.
 //!
 //! Pages are 4 KiB, whatever the host's are. A group works well only if its limit is several times
@@ -140,7 +143,8 @@
 //!
 //! - `io-uring`: reads in the background use io_uring(7), on Linux. Without it, or where the kernel
 //!   refuses it, threads do them.
-//! - `test-util`: `store::FaultyStore`, a store that fails, hangs, tears, loses and rots on demand.
+//! - `test-util`: `store::FaultyStore`, a store that misbehaves on demand: it fails, hangs, tears
+//!   or loses writes, and flips bits.
 //! - `serde`: `Serialize` for the structs of counters.
 //! - `bytes_1`: a [`View`] as `Bytes`, without a copy; a [`ScatterView`](file::ScatterView) as
 //!   `Buf`.
