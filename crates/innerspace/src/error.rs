@@ -1,14 +1,14 @@
 //! All errors, one enum for each family, and what they contain. Each converts into
 //! [`std::io::Error`].
 //!
-//! The text of an error is whole: it names the place, the reason and what helps, on one line, with
-//! the text of the error below it, such as the system's. What the text has said is not said again
-//! by [`source`](std::error::Error::source), so a report that prints all sources repeats nothing.
-//! To look at the error below, match the variant, or ask [`causes`].
+//! The text of an error is complete: it names the place, the reason and what helps, on one line,
+//! with the text of the error below it, such as the system's. What the text has said is not said
+//! again by [`source`](std::error::Error::source), so a report that prints all sources repeats
+//! nothing. To look at the error below, match the variant, or ask [`causes`].
 //!
 //! - [`MemoryError`]: making a memory; [`OpenError`]: opening a file, with [`FileOpenError`] for
 //!   its path
-//! - [`FileError`]: a cached file; [`CloseError`] gives the file back that could not be closed
+//! - [`FileError`]: a cached file; [`CloseError`] gives back the file that could not be closed
 //! - [`DaxError`]: a direct file
 //! - [`SpaceError`]: changing a space; [`Fault`]: an access, in 8 bytes, and [`Explanation`] its
 //!   full story; [`SnapshotFileError`]: a snapshot in a file

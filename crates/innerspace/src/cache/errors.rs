@@ -109,8 +109,8 @@ pub enum FileError {
         len: u64,
     },
     /// Another program has changed the store since the file was opened, as the store's
-    /// [`version`](crate::store::Store::version) says. The cached blocks are of the old contents,
-    /// and nothing more is read from the store, so that the two are not mixed. To read the new
+    /// [`version`](crate::store::Store::version) says. The cached blocks have the old contents, and
+    /// nothing more is read from the store, so that the two are not mixed. To read the new
     /// contents, open the file again or call
     /// [`PagedFile::invalidate`](crate::cache::PagedFile::invalidate).
     #[error(
@@ -193,8 +193,7 @@ pub enum FileError {
         /// The end of the range.
         end: u64,
     },
-    /// The blocks of a view are in memory all at once, and would be more than the nearest limit
-    /// allows.
+    /// The blocks of a view are in memory all at once, and would exceed the nearest limit.
     #[error(
         "{file}: a view of {} takes {} of blocks, and the limit is {}; use chunks, scan or read_at, or raise the limit",
         ByteSize(*len), ByteSize(*blocks), ByteSize(*max)
@@ -204,7 +203,7 @@ pub enum FileError {
         file: Arc<str>,
         /// The length requested.
         len: u64,
-        /// The size of the blocks that the view is of.
+        /// The total size of the blocks that the view needs.
         blocks: u64,
         /// The limit.
         max: u64,
@@ -257,7 +256,7 @@ pub enum FileError {
         reason: HeldReason,
     },
     /// Too much data is unwritten, and the store refuses to take it. Nothing was written. The
-    /// unwritten data is kept, and written again now and then, and by each sync.
+    /// unwritten data is kept, and retried from time to time, and by each sync.
     #[error(
         "{file}: {} of unwritten data cannot be written ({source}); new writes are refused until that data is written. Sync again, or discard it",
         ByteSize(*dirty)

@@ -169,13 +169,13 @@ pub struct Task<T, E = FileError> {
     lane: Arc<Lane>,
     turn: Turn,
     is_queued: bool,
-    // Not the shim's `Arc`, which makes no trait objects under a model checker.
+    // Not the shim's `Arc`, which cannot hold a trait object under a model checker.
     call: std::sync::Arc<Call<T, E>>,
     /// The charge, shared with the job; or the refusal, if the group had no memory for it.
     heap: Result<Option<Arc<HeapBytes>>, LimitError>,
 }
 
-/// The bytes of the reference counts beside a call, and of the charge that it shares with its job.
+/// The bytes of the reference counts next to a call, and of the charge that it shares with its job.
 const CALL_BYTES: usize = 16 + 16 + size_of::<HeapBytes>();
 
 /// The heap bytes of a job and of its place in a queue.

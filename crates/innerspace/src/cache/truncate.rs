@@ -1,11 +1,11 @@
 //! Takes parts of a file away: truncation, punching, discarding, invalidating, all with the file
 //! held exclusively.
 //!
-//! The steps come in this order (I9): fills and writes are excluded (`alone`); writebacks past the
-//! new end are kept from beginning ([`Cutting`]), and those under way end; the store is changed;
-//! the size is changed; blocks are taken out of the index under their locks; translations are
-//! revoked; one grace period passes for a batch of blocks; the frames are freed. When the call
-//! returns, no read, no view taken later, and no access through a mapping sees the removed bytes.
+//! The steps come in this order (I9): fills and writes are excluded (`alone`); new writebacks past
+//! the new end are prevented ([`Cutting`]), and those under way end; the store is changed; the size
+//! is changed; blocks are taken out of the index under their locks; translations are revoked; one
+//! grace period passes for a batch of blocks; the frames are freed. When the call returns, no read,
+//! no view taken later, and no access through a mapping sees the removed bytes.
 //! `docs/protocols/cuts.md` has the argument.
 
 use std::cmp::Ordering::{Equal, Greater, Less};
@@ -35,7 +35,7 @@ use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
 use crate::units::{PAGE_SIZE, PageCount};
 
-/// A cut under way: until this is dropped, no writeback begins of a block that is being cut off.
+/// A cut under way: until this is dropped, no writeback of a block that is being cut off begins.
 ///
 /// Whether one begins is decided under the mutex of `dirty`, with the block locked and its length
 /// taken from the size under that lock. A writeback that began before the cut is waited for before
@@ -113,7 +113,7 @@ fn resize_store(core: &FileCore, new: u64) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Keeps writebacks of the blocks from `first` on from beginning, and waits for those under way.
+/// Prevents new writebacks of the blocks from `first` on, and waits for those under way.
 fn cut_from<'f>(core: &'f FileCore, first: u64, _alone: &InvalidateGuard<'_>) -> Cutting<'f> {
     core.dirty().begin_cut(first);
     let cutting = Cutting(core);
@@ -218,8 +218,8 @@ fn punch_alone(
         write_zeros(core, (end_whole * bytes).min(range.end)..range.end, alone)
     };
     // The edges are cleared first: if that fails, nothing else has happened yet. But they may need
-    // memory that the punch of the whole blocks frees; so after a full group they are tried again
-    // later.
+    // memory that the punch of the whole blocks frees; so if the group was full, they are tried
+    // again later.
     let edges = clear_edges();
     if !matches!(edges, Ok(()) | Err(FileError::Limit(_))) {
         return edges;

@@ -181,7 +181,7 @@ impl PagedFile {
         outcome
     }
 
-    /// Like [`PagedFile::evict`], but never waits. Mapped blocks stay, which is no error.
+    /// Like [`PagedFile::evict`], but never waits. Mapped blocks stay, which is not an error.
     ///
     /// # Errors
     /// [`FileError::BadRange`].

@@ -1,4 +1,4 @@
-//! The mode of a call: whether it may wait. Calls of this layer and of the layers above have it.
+//! The mode of a call: whether it may wait. Calls of this layer and of the layers above take it.
 
 use crate::reclaim::AllocMode;
 

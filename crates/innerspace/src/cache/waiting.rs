@@ -4,7 +4,7 @@
 //! The thread sleeps until the future wakes it or its time is over. If no service thread makes the
 //! calls of futures, this thread makes them itself. If another thread is making them (in a
 //! `tick()`), this thread sleeps, but is not notified when that thread is done, so it looks again
-//! now and then. A store that this thread calls may delay it for any time.
+//! now and then. A store that this thread calls may delay it for any length of time.
 //!
 //! In a device's handler, the thread makes no calls of other futures, which the space would refuse
 //! there. It makes only the call of its own future, at the first poll.
@@ -22,7 +22,7 @@ use crate::exec::reentry;
 use crate::frame::{SleepEnd, Sleeper, deadline};
 use crate::sync::Arc;
 
-/// The time for which a future was waited for is over. The future continues.
+/// The time limit of a wait for a future has passed. The future continues.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
 #[error("not done within {waited:?}")]
 #[non_exhaustive]
@@ -37,7 +37,7 @@ impl From<TimedOut> for io::Error {
     }
 }
 
-/// How long to wait for another thread that makes calls before this one looks whether it has to
+/// How long to wait for another thread that makes calls before this one checks whether it has to
 /// make them itself.
 const OTHERS_WAIT: Duration = Duration::from_millis(10);
 

@@ -252,7 +252,7 @@ impl DaxCore {
         }
     }
 
-    /// Returns what wraps an error of the host or the device at `offset`.
+    /// Returns a closure that wraps an error of the host or the device at `offset`.
     pub(super) fn failed(&self, what: DaxAction, offset: u64) -> impl Fn(io::Error) -> DaxError {
         move |error| DaxError::from_extents(&self.parts.name, what, offset, PAGE_SIZE as u64, error)
     }
@@ -380,9 +380,9 @@ impl DaxCore {
         Ok(())
     }
 
-    /// Gives back excess charges. Additions were paid ahead; where threads beside each other have
-    /// added more, they are charged for if there is room, and by the next that pays ahead if not.
-    /// Never waits.
+    /// Gives back excess charges. Additions were paid for in advance. Where concurrent threads have
+    /// added more, the excess is charged if there is room, and otherwise by the next call of
+    /// `pay_ahead`. Never waits.
     ///
     /// A thread that adds or gives back bytes at the same time settles them itself: it changes the
     /// bytes first and reads `paid` afterwards. Here `paid` is changed first and the bytes are read

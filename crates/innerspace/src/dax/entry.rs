@@ -116,7 +116,7 @@ impl Entry {
     /// Returns the same block, with stores to sync.
     ///
     /// # Panics
-    /// Panics if the entry is no block.
+    /// Panics if the entry is not a block.
     pub(crate) fn dirty(self) -> Entry {
         assert!(
             matches!(self.content(), Content::Block(_)),

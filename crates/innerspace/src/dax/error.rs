@@ -124,7 +124,7 @@ pub enum DaxError {
     /// The length of a device is less than one page.
     #[error("a device of {len} bytes is too small: the least is one page of {PAGE_SIZE}")]
     DeviceTooSmall {
-        /// The length that was asked for.
+        /// The requested length.
         len: u64,
     },
     /// The length of a device is not a whole number of pages.

@@ -521,8 +521,8 @@ impl DaxCore {
         held
     }
 
-    /// Returns how many of these pages, from the first on, are a hole by one query of the extent
-    /// map. Their entries are locked.
+    /// Returns how many of these pages, from the first on, are a hole according to one query of the
+    /// extent map. Their entries are locked.
     fn hole_at(&self, pages: Range<u64>) -> u64 {
         if pages.is_empty() {
             return 0;

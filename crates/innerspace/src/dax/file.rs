@@ -32,11 +32,12 @@ const PIN_BYTES: usize = 56;
 /// The bytes of one stripe.
 const STRIPE_BYTES: usize = 128;
 
-/// The bytes of the rest that an open file has on the heap: counts of its `Arc`s, its name, its
-/// place in the table of open files.
+/// The other bytes that an open file has on the heap: counts of its `Arc`s, its name, its place in
+/// the table of open files.
 const OTHER_BYTES: usize = 160;
 
-/// A file whose bytes are addressable themselves, without a page cache. A clone is the same file.
+/// A file whose bytes are directly addressable, without a page cache. A clone refers to the same
+/// file.
 ///
 /// [`Map::dax`](crate::Map::dax) maps the device's own bytes into a space. Reading a hole, by
 /// mapping or by call, costs no memory; the first store to a hole gives it a block. A store is
@@ -336,8 +337,8 @@ impl DaxFile {
     /// Makes all stores durable: flushes the cache lines of dirty blocks, or makes the host write
     /// them.
     ///
-    /// There is no `try_` form, here or of [`DaxFile::sync_range`]: a sync waits until the stores
-    /// under way are over, or for the host.
+    /// There is no `try_` form of this call or of [`DaxFile::sync_range`]: a sync waits until the
+    /// stores under way are over, or for the host.
     ///
     /// # Errors
     /// [`DaxError::Io`]: stores that could not be made durable stay dirty, and the next sync tries
@@ -348,8 +349,8 @@ impl DaxFile {
         self.sync_range(..)
     }
 
-    /// Does what [`DaxFile::sync_all`] does, which costs no more here: a direct-access file keeps
-    /// no times. The call is there because [`PagedFile`](crate::PagedFile) has it.
+    /// Does the same as [`DaxFile::sync_all`], which costs no more here: a direct-access file keeps
+    /// no timestamps. The call exists because [`PagedFile`](crate::PagedFile) has it.
     ///
     /// # Errors
     /// The errors of [`DaxFile::sync_all`].

@@ -1,4 +1,4 @@
-//! What the models of loom see of this layer: the lock of an entry.
+//! The parts of this layer that the loom models check: the lock of an entry.
 
 mod entry;
 mod grab;

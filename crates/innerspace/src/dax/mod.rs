@@ -1,4 +1,4 @@
-//! Direct access: files whose bytes are addressable themselves and take no page cache.
+//! Direct access: files whose bytes are directly addressable and take no page cache.
 //!
 //! **What it is.** A [`DaxDevice`] is a range of bytes that the process can address. An extent map
 //! says which block of the device contains which page of a file, or that the page is a hole. A
@@ -55,7 +55,7 @@
 //! `cache` has the index and the list of mappers; `reclaim` provides nodes. Above: `space` maps
 //! files; the facade opens them.
 //!
-//! **A host file that another process truncates** while it is mapped takes bytes away, and the next
+//! **A host file that another process truncates** while it is mapped loses bytes, and the next
 //! access to them is a SIGBUS, as in any mapping that the kernel makes: see `open`. With
 //! [`OnShrink::Error`] the access is an error, at the price of a system call for each access. A
 //! full disk is an error, or a signal in the few cases that `extents::identity` names.

@@ -1,10 +1,10 @@
 //! Host files as devices: opening one, and what other processes can do to it meanwhile.
 //!
 //! A file is opened as a store opens it. Only regular files are opened. A file that is to be
-//! written gets an exclusive advisory lock before anything is changed. Its identity is the same, so
-//! that a file is recognised in whichever way it is opened.
+//! written gets an exclusive advisory lock before anything is changed. Its identity is the same as
+//! that of a store, so that a file is recognised in whichever way it is opened.
 //!
-//! **A host file that another process truncates under us** takes bytes away from the mapping: the
+//! **Another process that truncates a host file under us** takes bytes away from the mapping: the
 //! next access to them is a SIGBUS from the host, which this library does not catch. Some things
 //! help against that, and some do not:
 //! - A sealed file in memory cannot be cut. [`DaxDevice::memfd`](super::DaxDevice::memfd) makes

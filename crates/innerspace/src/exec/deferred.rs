@@ -128,7 +128,7 @@ impl Deferred {
         lane.push(Turn::Shared, Box::new(job))
     }
 
-    /// Queues a call, which whoever calls [`Deferred::take`] will make. If the call concerns a
+    /// Queues a call, which the caller of [`Deferred::take`] will make. If the call concerns a
     /// file, `of` is the file's number. Never waits.
     pub(crate) fn queue(&self, of: Option<u32>, call: Call) {
         let open = Open::begin(&self.left);

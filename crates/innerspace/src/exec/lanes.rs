@@ -5,7 +5,7 @@
 //! with a job that may start is in the list `ready`, once. When one of its jobs is taken, the lane
 //! moves to the list's end, so lanes take turns.
 //!
-//! There are at most [`MOST_THREADS`] threads, with one exception: a lane of which no job runs gets
+//! There are at most [`MOST_THREADS`] threads, with one exception: a lane with no running job gets
 //! one more thread, whatever holds the others. Even if a hundred stores hang, one more store can
 //! still be read.
 //!
@@ -102,7 +102,8 @@ struct State {
     next_key: u64,
     /// The number of jobs that run, including those whose lane is gone.
     running: usize,
-    /// The lanes of which a job may start, each once. Lanes whose payer has no room are not in it.
+    /// The lanes that have a job that may start, each once. Lanes whose payer has no room are not
+    /// in it.
     ready: VecDeque<u64>,
     payers: Payers,
     threads: usize,
@@ -272,7 +273,7 @@ impl State {
         wants
     }
 
-    /// Moves a ready lane of which no job runs to the front. Returns whether there is one.
+    /// Moves a ready lane with no running job to the front. Returns whether there is one.
     fn move_idle_lane_up(&mut self) -> bool {
         let lanes = &self.lanes;
         let is_idle = |key: &u64| lanes.get(key).is_some_and(|lane| lane.running == 0);
@@ -307,7 +308,7 @@ impl Workers {
         self.0.state.lock().has_threads
     }
 
-    /// Makes a lane of `payer`, of which at most `limit` jobs (at least one) run at a time.
+    /// Makes a lane of `payer`. At most `limit` of its jobs (at least one) run at a time.
     pub(crate) fn lane(&self, payer: usize, limit: u32) -> Lane {
         if !self.0.maker.is_current() {
             // Nothing is ever pushed to this lane; see `Lane::push`.

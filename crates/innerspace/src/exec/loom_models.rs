@@ -1,7 +1,7 @@
 //! Loom models of the lanes and of the requests in flight.
 //!
 //! Loom reports a lost wake-up as a deadlock. In these models a memory has one thread, and one more
-//! for each lane of which no job runs. With many threads the models would not end.
+//! for each lane with no running job. With many threads the models would not end.
 
 use loom::cell::UnsafeCell;
 use loom::model::Builder;

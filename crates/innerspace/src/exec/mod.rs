@@ -17,8 +17,8 @@
 //! - `deferred`: [`Deferred`]: calls of foreign code, deferred by threads that could not make them
 //! - `waker_slot`: [`WakerSlot`]: the waker of a future, stored with the state that it waits for
 //! - `after`: wakers that a job leaves behind, called when its share of the lane is free again
-//! - `reentry`: the guard against re-entry: the callbacks, store calls and file locks in which a
-//!   thread is
+//! - `reentry`: the guard against re-entry: the callbacks, store calls and file locks that a thread
+//!   is inside of
 //!
 //! **Locking.** One innermost mutex guards all lanes of a memory. No job runs under it, no job is
 //! dropped under it, and no waker is called under it. `in_flight` has mutexes of its own.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// lose that many threads to calls that hang.
 const AT_A_TIME: u32 = 128;
 
-/// The payers of which some job runs, by number.
+/// The payers with a running job, by number.
 #[derive(Default)]
 pub(super) struct Payers(BTreeMap<usize, Payer>);
 

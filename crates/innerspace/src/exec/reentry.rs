@@ -1,4 +1,5 @@
-//! The guard against re-entry: the callbacks, store calls and file locks in which this thread is.
+//! The guard against re-entry: the callbacks, store calls and file locks that this thread is inside
+//! of.
 //!
 //! If a store's callback came back to its own file, or a device's handler to its own space, it
 //! would wait for itself. So each layer lists here what it enters, and refuses calls that would

@@ -82,7 +82,8 @@ mod tests {
     #[test]
     fn a_waker_is_dropped_with_the_slot_unlocked() {
         let slot = Arc::new(WakerSlot::default());
-        // A waker that takes the place of another; one of a result that is there; one taken out.
+        // A waker that replaces another; one that is not needed, as the result is there; one taken
+        // out.
         assert_eq!(poll(&slot, 1), Poll::Pending);
         assert_eq!(poll(&slot, 9), Poll::Pending);
         assert_eq!(slot.change(|state| *state), 1, "the first waker is dropped");

@@ -137,19 +137,19 @@ impl Arena {
         self.memory.discard(Arena::bytes(frames));
     }
 
-    /// Says which pages the host shall back some frames with. Returns whether the host took the
+    /// Advises the host what pages to back some frames with. Returns whether the host took the
     /// advice.
     pub(super) fn advise(&self, frames: Range<u32>, pages: Pages) -> bool {
         self.memory.advise_pages(Arena::bytes(frames), pages)
     }
 
-    /// Returns for how many of some frames the host has memory.
+    /// Returns how many of these frames the host has memory for.
     #[cfg(all(test, target_os = "linux", not(any(portable, miri, shuttle))))]
     pub(super) fn resident(&self, frames: Range<u32>) -> usize {
         self.memory.resident_pages(Arena::bytes(frames))
     }
 
-    /// Panics because `id` is no frame of this arena.
+    /// Panics because `id` is not a frame of this arena.
     #[cold]
     pub(super) fn outside(&self, id: FrameId) -> ! {
         outside(id, self.frames())

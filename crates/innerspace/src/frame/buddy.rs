@@ -9,7 +9,7 @@
 //! (Knowlton 1965.)
 //!
 //! Everything here runs under the allocator's mutex. `Kind::Free` is set and removed only under
-//! that mutex. So the test whether a buddy is free and whole is exact, although other threads
+//! that mutex. So the test of whether a buddy is free and whole is exact, although other threads
 //! meanwhile change the kinds of their own frames.
 
 use std::ops::Range;
@@ -34,8 +34,8 @@ pub(super) struct Buddy {
     end: u32,
     /// The number of frames in the lists.
     free: u32,
-    /// The first frame before `end` that was never given out, nor was any after it. Their bytes are
-    /// still the host's zeros. Frames behind `end` count as given out.
+    /// The first frame before `end` such that neither it nor any frame after it was ever given out.
+    /// Their bytes are still the host's zeros. Frames behind `end` count as given out.
     untouched: u32,
     /// Frames of the arena that are neither free nor in use, and in no window.
     pub(super) holes: u32,
@@ -172,7 +172,7 @@ impl Buddy {
         self.free -= 1 << order;
     }
 
-    /// Adds used frames to the lists that have no free neighbours outside.
+    /// Adds used frames, which have no free neighbours outside the range, to the lists.
     pub(super) fn add_used(&mut self, metas: &[Meta], frames: Range<u32>) {
         let mut id = frames.start;
         while id < frames.end {

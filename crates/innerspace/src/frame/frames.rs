@@ -63,7 +63,7 @@ impl ArenaOptions {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum ArenaError {
-    /// The number of frames is 0, or larger than frames can be numbered.
+    /// The number of frames is 0, or too large for frame numbers.
     #[error("an arena of {} frames cannot be made: it has 1 to {} frames", Grouped((*frames).into()), Grouped(MAX_FRAMES.into()))]
     Size {
         /// The number of frames asked for.
@@ -120,7 +120,7 @@ impl Frames {
         let usable = frames + 1;
         let bytes = u64::from(usable) * PAGE_SIZE as u64;
         let map = |source| ArenaError::Map { bytes, source };
-        // A host that has not so many addresses gives no windows.
+        // If the host does not have that many addresses, there are no windows.
         let arena = match holes {
             0 => Arena::new(usable),
             _ => Arena::new(usable.next_multiple_of(1 << MAX_ORDER) + holes)

@@ -4,12 +4,12 @@
 //! pages at any time. If a frame of it were a hole, the process would have memory for which nobody
 //! is charged. So a part of the arena has the advice only while it has no hole. It loses the advice
 //! before its first frame is given up, and gets it back when its last hole becomes a frame. Blocks
-//! are placed in a window from its start to its end, so a long view is of huge pages, too.
+//! are placed in a window from its start to its end, so a long view consists of huge pages, too.
 //!
 //! Where the advice changes, the host divides a mapping, and a process may have only 65,530 of them
 //! (`vm.max_map_count`). So there are at most [`PARTS`] parts, which are larger than a huge page in
 //! memories above 4 GiB. If the host cannot divide a mapping, no part has huge pages from then on,
-//! which takes no further mapping.
+//! and no further mapping is needed.
 
 use std::ops::Range;
 

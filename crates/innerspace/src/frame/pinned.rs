@@ -339,7 +339,7 @@ impl<K: ViewOwner> Pinned<K> {
         self.block.map(|meta| unsafe { &meta.as_ref().uses })
     }
 
-    /// Returns how the bytes are kept, for people.
+    /// Returns how the bytes are kept, for debug output.
     pub(crate) fn kind(&self) -> &'static str {
         match self.block {
             Some(_) => "pinned",
@@ -447,7 +447,7 @@ impl<K: ViewOwner> Drop for Pinned<K> {
 }
 
 impl<K: ViewOwner> Pinned<K> {
-    /// Drops a view of bytes that are not of one block, nor there for ever.
+    /// Drops a view whose bytes are not in one block and do not stay for ever.
     #[cold]
     #[inline(never)]
     fn drop_shared(&mut self) {
@@ -456,7 +456,7 @@ impl<K: ViewOwner> Pinned<K> {
         } else if self.is_row() {
             self.drop_row();
         } else {
-            // SAFETY: what `of_copy` put there, and `self` is its only user.
+            // SAFETY: the pointer is the one that `of_copy` stored, and `self` is its only user.
             drop(unsafe { Box::from_raw(self.owner.cast_mut().cast::<Copied>()) });
         }
     }

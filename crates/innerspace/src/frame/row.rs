@@ -1,10 +1,10 @@
 //! A view of several blocks that lie in a row: a view of each of them, and one slice.
 //!
-//! It has no memory of its own. Which blocks it is of follows from its bytes: those that they reach
-//! into. So a part of it is a view of fewer blocks, and dropping it walks over their metadata. Each
-//! of the views is like any other: its block is in a file, or has left it with its views counted.
-//! As long as one of them is left, the owner is ([`ViewOwner`]), so the walk ends before its last
-//! step touches anything.
+//! It has no memory of its own. Its blocks follow from its bytes: they are those that the bytes
+//! reach into. So a part of it is a view of fewer blocks, and dropping it walks over their
+//! metadata. Each of the views is like any other: its block is in a file, or has left it with its
+//! views counted. As long as one of the views is left, the owner lives ([`ViewOwner`]), so the walk
+//! ends before its last step touches anything.
 
 use std::marker::PhantomData;
 use std::mem::{self, ManuallyDrop};
@@ -38,7 +38,7 @@ pub(crate) enum Next {
 }
 
 impl<'o, K: ViewOwner> Row<'o, K> {
-    /// A row without blocks, for blocks of this order.
+    /// Creates a row without blocks, for blocks of this order.
     pub(crate) fn new(owner: &'o Arc<K>, order: u8) -> Row<'o, K> {
         Row {
             owner,
@@ -48,13 +48,13 @@ impl<'o, K: ViewOwner> Row<'o, K> {
         }
     }
 
-    /// The first frame of its last block; it has one.
+    /// Returns the first frame of the last block. The row is not empty.
     pub(crate) fn last(&self) -> FrameId {
         assert!(self.blocks > 0, "an empty row");
         FrameId(self.first.0 + ((self.blocks - 1) << self.order))
     }
 
-    /// Adds the block that `find` takes a view of, from its first byte on, if it follows the last.
+    /// Adds the block of which `find` takes a view, from its first byte on, if it follows the last.
     pub(crate) fn add(
         &mut self,
         find: impl for<'id> FnOnce(Here<'id, K>) -> Option<Grip<'id, K>>,
@@ -77,10 +77,10 @@ impl<'o, K: ViewOwner> Row<'o, K> {
         Next::Follows
     }
 
-    /// One view of bytes of the row, which reach into its first block and into its last.
+    /// Returns one view of bytes of the row, which reach into its first block and into its last.
     ///
     /// # Panics
-    /// When they do not.
+    /// If they do not.
     pub(crate) fn into_view(self, inside: Range<usize>) -> Pinned<K> {
         const { assert!(align_of::<K>() > SEVERAL | PAIR, "the bits are free") }
         let block = PAGE_SIZE << self.order;
@@ -88,7 +88,7 @@ impl<'o, K: ViewOwner> Row<'o, K> {
         let row = ManuallyDrop::new(self);
         let frames = row.owner.frames();
         let start = frames.start(row.first);
-        // SAFETY: inside the blocks, which lie in a row inside the arena.
+        // SAFETY: the pointer is inside the blocks, which lie in a row inside the arena.
         let start = unsafe { start.add(inside.start) };
         let owner = std::ptr::from_ref(row.owner).cast::<()>();
         Pinned {
@@ -118,7 +118,7 @@ fn put_view<K: ViewOwner>(owner: &K, block: FrameId) {
     }
 }
 
-/// The first blocks' frames of a view of several blocks, and their order.
+/// The first frames of the blocks of a view of several blocks, and the order of the blocks.
 struct Blocks {
     first: FrameId,
     order: u8,
@@ -147,18 +147,19 @@ impl Blocks {
 }
 
 impl<K: ViewOwner> Pinned<K> {
-    /// The owner of a view of several blocks.
+    /// Returns the owner of a view of several blocks.
     fn row_owner(&self) -> Option<&K> {
         let is_row = self.block.is_none() && self.owner.addr() & SEVERAL != 0;
         let owner = self.owner.map_addr(|owner| owner & !(SEVERAL | PAIR));
         let owner = owner.cast::<K>();
-        // SAFETY: what `Row::into_view` put there; `self` keeps it.
+        // SAFETY: the pointer is the one that `Row::into_view` stored; `self` keeps the owner
+        // alive.
         is_row.then(|| unsafe { &*owner })
     }
 
-    /// A view of `len` bytes over the end of the page with the first tag, from `in_page` in it on,
-    /// if that page is where it was found last, the page with the second tag lies behind it, and
-    /// both are hot: the usual small view over a block's end.
+    /// Returns a view of `len` bytes that begins `in_page` bytes into the page with the first tag
+    /// and crosses its end, if that page is where it was last found, the page with the second tag
+    /// lies right behind it, and both are hot: the usual small view across a block's end.
     #[inline]
     pub(crate) fn find_pair(
         owner: &K,
@@ -187,8 +188,8 @@ impl<K: ViewOwner> Pinned<K> {
         }
         let owner = std::ptr::from_ref(owner).cast::<()>();
         Some(Pinned {
-            // SAFETY: inside the two frames, which lie in a row inside the arena; they are up to
-            // date, see `Meta::warm`.
+            // SAFETY: the bytes are inside the two frames, which lie in a row inside the arena;
+            // they are up to date, see `Meta::warm`.
             bytes: NonNull::slice_from_raw_parts(unsafe { frames.start(first).add(in_page) }, len),
             block: None,
             owner: owner.map_addr(|owner| owner | SEVERAL | PAIR),
@@ -198,7 +199,8 @@ impl<K: ViewOwner> Pinned<K> {
 
     /// Drops a view that [`Pinned::find_pair`] found.
     ///
-    /// In a child of fork(2) the metadata is zeros, of which the owner knows, as for other views.
+    /// In a child of fork(2) the metadata is zeros, which the owner takes into account, as for
+    /// other views.
     pub(super) fn drop_pair(&mut self) {
         let Some(owner) = self.row_owner() else {
             return;

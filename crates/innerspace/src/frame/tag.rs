@@ -1,5 +1,5 @@
-//! The tag of a frame: one word that says which block of which file the frame is, as the file's
-//! index says it.
+//! The tag of a frame: one word that says which block of which file the frame is, according to the
+//! file's index.
 //!
 //! The tag lets a reader find a block without a walk through the index: the reader guesses a frame
 //! ([`super::lookaside`]), and the tag proves the guess. Every change of an index also changes the

@@ -2,10 +2,10 @@
 //!
 //! The arena has about four times as many addresses as there may be frames in use. An address
 //! without a frame is a *hole*: no memory of the host backs it. At first all addresses behind the
-//! frames are holes. Frames and holes together are always the whole arena, and frames as many as at
-//! first; but which is which may change: a block of frames that its owner gives up becomes a hole,
-//! and a hole becomes a block in its place. So a run of any length is found where no frame is in
-//! use, wherever the free frames are: what it takes is memory, not luck.
+//! frames are holes. Frames and holes together are always the whole arena, and there are always as
+//! many frames as at first; but which is which may change: a block of frames that its owner gives
+//! up becomes a hole, and a hole becomes a block in its place. So a run of any length is found
+//! where no frame is in use, wherever the free frames are: what it takes is memory, not luck.
 //!
 //! A [`Window`] is a run of holes that nobody else takes. Its owner *places* blocks there one after
 //! the other, each in exchange for as many frames, whose memory goes back to the host (so that what
@@ -13,23 +13,24 @@
 //! freed into the buddy lists, and lies at its place from then on. Holes that were not needed stay
 //! holes when the window is dropped.
 //!
-//! If no run of holes is long enough, one of holes and free blocks serves: free blocks in it are
+//! If no run of holes is long enough, one of holes and free blocks will do: free blocks in it are
 //! taken out of the lists, and as many holes elsewhere become free in their place. So a window
 //! never withholds a frame, and a thread with a charge finds one (see [`super::magazine`]).
 //!
-//! **Metadata.** Its array has an element for each address, and only those of frames are charged
-//! for, at one for each frame there may be. Elements of holes are zeros, or have nothing to say: a
-//! page of them goes back to the host. So as much of the array is in memory as there are pages of
-//! it with a frame, which is little more than is charged for unless frames in use lie thinly
-//! everywhere. At the worst it is four times as much, 6 % of the memory.
+//! **Metadata.** Its array has an element for each address, but charges are made only for one
+//! element for each frame that may be in use. Elements of holes are zeros, or no longer mean
+//! anything: a page that has only such elements goes back to the host. So the array takes as many
+//! pages of memory as have the element of some frame. That is little more than is charged for,
+//! unless frames in use are spread thinly over the arena. At worst it is four times as much, 6 % of
+//! the memory.
 //!
-//! **Hosts with larger pages**, and the portable form of `sys`, take no single frame back. There
-//! the process may have up to four times the memory of its frames.
+//! **Hosts with larger pages**, and the portable form of `sys`, cannot take back single frames.
+//! There the process may have up to four times the memory of its frames.
 //!
 //! Everything is done under the buddy mutex, where a walk from block to block is exact: the kind
 //! and order of a first frame are set under it, or by the block's owner without changing where the
-//! next block begins. The walk looks at a line of metadata for each block, from where the last
-//! window ended on. It is not for hot paths.
+//! next block begins. The walk looks at a line of metadata for each block, starting where the last
+//! window ended. It is not for hot paths.
 
 use std::mem;
 use std::ops::Range;
@@ -66,7 +67,8 @@ impl Frames {
         })
     }
 
-    /// Makes a block of `1 << order` frames of as many single ones, where no block is free.
+    /// Makes a block of `1 << order` frames from as many single ones, for use when no such block is
+    /// free.
     pub(crate) fn gather<'f>(
         &'f self,
         order: u8,
@@ -79,7 +81,7 @@ impl Frames {
 }
 
 impl<'f> Window<'f> {
-    /// The frame behind its last place.
+    /// Returns the frame after the window's last place.
     pub(crate) fn end(&self) -> FrameId {
         FrameId(self.left.end)
     }
@@ -88,7 +90,7 @@ impl<'f> Window<'f> {
     /// unknown.
     ///
     /// # Panics
-    /// When the window has no room for them, or the frames make no whole number of blocks.
+    /// If the window has no room for them, or the frames do not make a whole number of blocks.
     pub(crate) fn place(&mut self, given: Vec<OwnedFrame<'f>>) -> Vec<OwnedFrame<'f>> {
         let (frames, order) = (self.frames, self.order);
         let blocks = given.into_iter().map(|block| {
@@ -100,7 +102,7 @@ impl<'f> Window<'f> {
         gone.sort_unstable_by_key(|block| block.start);
         let count: u32 = gone.iter().map(Range::len).sum::<usize>() as u32;
         assert!(count.is_multiple_of(1 << order) && count as usize <= self.left.len());
-        // This comes before they are holes: then another window may have them.
+        // This comes before the frames become holes: from then on another window may take them.
         let lose = |buddy: &mut Buddy| {
             let arena = frames.arena();
             (gone.iter()).for_each(|block| buddy.huge.lose(arena, block.clone()));
@@ -148,7 +150,8 @@ impl Buddy {
             return None;
         }
         let upper = self.end().next_multiple_of(1 << MAX_ORDER)..metas.len() as u32;
-        // A block begins at every multiple of the largest, and perhaps not where a window ended.
+        // A block begins at every multiple of the largest size, but perhaps not where a window
+        // ended.
         let next = self.next_window.clamp(upper.start, upper.end) & !((1 << MAX_ORDER) - 1);
         let parts = [next..upper.end, upper, 1..self.end()];
         let find = |order, free| {
@@ -168,7 +171,7 @@ impl Buddy {
         Some(window)
     }
 
-    /// The first run of holes in `part`, or of holes and free blocks.
+    /// Returns the first run of holes in `part`, or of holes and free blocks.
     fn find_window(
         &self,
         metas: &[Meta],
@@ -177,7 +180,7 @@ impl Buddy {
         order: u8,
         free: bool,
     ) -> Option<Range<u32>> {
-        // An offset in the arena is aligned as its number is, which begins at 0.
+        // A frame's offset in the arena is aligned as its number is, because numbers begin at 0.
         let aligned = |id: u32| id.next_multiple_of(1 << order);
         let mut start = aligned(part.start);
         let mut id = part.start;
@@ -239,7 +242,7 @@ impl Buddy {
         taken
     }
 
-    /// Makes so many holes free.
+    /// Makes this many holes free frames.
     fn give_holes(&mut self, frames: &Frames, count: u32) {
         let metas = frames.metas();
         let mut given = Vec::with_capacity(count as usize);
@@ -267,8 +270,8 @@ impl Buddy {
         self.give_singles(metas, &mut given);
     }
 
-    /// Makes blocks that were given up holes, and what was part of a window blocks, which are in no
-    /// list.
+    /// Turns blocks that were given up into holes, and a part of a window into blocks, which are in
+    /// no list.
     fn place(&mut self, metas: &[Meta], gone: &[Range<u32>], placed: &Range<u32>, order: u8) {
         for block in gone {
             metas[block.start as usize].set_kind(Kind::Part);
@@ -284,7 +287,7 @@ impl Buddy {
         }
     }
 
-    /// The part of a window that has no frames yet.
+    /// Returns the part of a window that has no frames yet.
     fn own_window(&mut self, left: &Range<u32>) -> &mut Range<u32> {
         let mut windows = self.windows.iter_mut();
         windows
@@ -292,7 +295,7 @@ impl Buddy {
             .expect("a window that lives")
     }
 
-    /// The rest of a window is holes that others may take.
+    /// Ends a window: what is left of it are holes that others may take.
     fn end_window(&mut self, left: &Range<u32>) {
         let at = self.windows.iter().position(|window| window == left);
         self.windows.swap_remove(at.expect("a window that lives"));
@@ -333,17 +336,17 @@ mod for_tests {
     }
 
     impl Window<'_> {
-        /// log2 of the frames of a block.
+        /// Returns log2 of the number of frames in a block.
         pub(crate) fn order(&self) -> u8 {
             self.order
         }
 
-        /// Places without a block.
+        /// Returns the number of places without a block.
         pub(crate) fn blocks_left(&self) -> u64 {
             self.left.len() as u64 >> self.order
         }
 
-        /// The first frame of the next place.
+        /// Returns the first frame of the next place.
         pub(crate) fn next(&self) -> FrameId {
             FrameId(self.left.start)
         }

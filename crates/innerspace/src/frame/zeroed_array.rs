@@ -83,7 +83,7 @@ impl<T> ZeroedArray<T> {
     }
 
     /// Makes elements zeros again, and gives their memory back, if they fill pages of the host; if
-    /// not, they stay. They have no user. (Threads that guess may look at them, and find the old
+    /// not, they stay. No thread uses them. (Threads that guess may look at them, and find the old
     /// bytes or zeros.)
     pub(super) fn discard(&self, elements: Range<usize>) {
         let size = size_of::<T>();

@@ -1,9 +1,9 @@
 //! Pages that a group sets aside for what has to succeed later, when there may be no room.
 //!
 //! They are charged to the group until they are lent to a request, of any group, and become part of
-//! its charge. From then on their room is kept: a page that is given back to one of their groups
-//! can be charged again only here, while that many are lent. So what was set aside is there
-//! again when the requests that it was lent to have ended, however much others want.
+//! its charge. From then on room is kept for them: while pages are lent, as many pages that are
+//! given back to their groups can be charged again only here. So what was set aside is there again
+//! when the requests that it was lent to have ended, however much others request.
 
 use super::counters::Ceiling;
 use super::{Charge, Group, GroupId, GroupTree};
@@ -33,8 +33,8 @@ impl SetAside {
         }
     }
 
-    /// Pages as a charge to `to`, a group of the same tree. None if they are lent already, or do
-    /// not fit in its limits.
+    /// Returns pages as a charge to `to`, a group of the same tree. Returns `None` if they are
+    /// already lent, or do not fit in its limits.
     pub(crate) fn lend<'t>(
         &self,
         tree: &'t GroupTree,
@@ -45,7 +45,8 @@ impl SetAside {
         let (taking, looking) = (Ordering::Acquire, Ordering::Relaxed);
         let take = |left: u64| left.checked_sub(pages.0);
         self.left.fetch_update(taking, looking, take).ok()?;
-        // Before the pages move: the groups above this one alone lose them.
+        // This comes before the pages move: groups that are above this one but not above `to` lose
+        // them then.
         tree.keep_room(self.group.id(), pages);
         let charge = tree.transfer(self.group.id(), to, pages);
         if charge.is_err() {
@@ -55,7 +56,7 @@ impl SetAside {
         charge.ok()
     }
 
-    /// Charges again for what was lent, as far as there is room.
+    /// Charges the group again for what was lent, as far as there is room.
     fn refill(&self, tree: &GroupTree) {
         let group = self.group.id();
         let page = PageCount(1);
@@ -98,7 +99,7 @@ impl GroupTree {
         }
     }
 
-    /// They are set aside again, or will not be.
+    /// Ends keeping room for pages: they are set aside again, or never will be.
     fn end_room(&self, group: GroupId, pages: PageCount) {
         for id in self.path(group).filter(|_| pages.0 > 0) {
             self.node(id).lent.fetch_sub(pages.0, Ordering::SeqCst);

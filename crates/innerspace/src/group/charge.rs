@@ -262,11 +262,11 @@ impl GroupTree {
     }
 
     /// Moves pages that a committed charge left with `from` to another group. The groups above both
-    /// count them all the while: no other request gets them in between, and none of these groups
-    /// can refuse them.
+    /// of them count the pages all the while: no other request gets them in between, and none of
+    /// these groups can refuse them.
     ///
     /// # Errors
-    /// A group above `to` alone has no room for them. They stay with `from`.
+    /// A group that is above `to` but not above `from` has no room for them. They stay with `from`.
     #[cold]
     pub(crate) fn transfer(
         &self,
@@ -311,7 +311,7 @@ impl GroupTree {
     ///
     /// # Panics
     /// If fewer pages are charged. The counters are wrong then, and continuing would let the limit
-    /// be passed (M14).
+    /// be exceeded (M14).
     #[inline]
     pub(crate) fn uncharge(&self, group: GroupId, pages: PageCount) {
         if let Err(underflow) = self.try_uncharge(group, pages) {

@@ -94,8 +94,8 @@ fn checked_take(
 }
 
 impl GroupTree {
-    /// Charges every level, or none and then returns the group that refused. On success returns the
-    /// nearest group that is over its `high` now.
+    /// Charges every level; or charges none, and returns the group that refused. On success returns
+    /// the nearest group that is over its `high` now.
     pub(super) fn charge_levels(
         &self,
         number: usize,
@@ -112,8 +112,8 @@ impl GroupTree {
         Ok(added.over_high)
     }
 
-    /// Adds to `usage` at every level below `end` (at every one if there is none), or at none and
-    /// then returns the group that refused. `stocked` is the number of pages that do not count in a
+    /// Adds to `usage` at every level below `end` (at every one if there is none); or adds at none,
+    /// and returns the group that refused. `stocked` is the number of pages that do not count in a
     /// peak.
     pub(super) fn add_levels(
         &self,

@@ -39,7 +39,7 @@ pub struct Holders {
     pub viewed: PageCount,
     /// Dirty cached pages that their store last failed to write.
     pub failing: PageCount,
-    /// Other cached pages that must be written before they can go, or are being written.
+    /// Other cached pages that must be written before they can be evicted, or are being written.
     pub dirty: PageCount,
     /// Cached pages that are locked, pinned or otherwise in use.
     pub pinned: PageCount,
@@ -63,10 +63,10 @@ pub enum LimitReason {
     WouldBlock,
     /// The group is over its `high`, where requests have to wait, and the caller asked not to.
     OverHigh,
-    /// The group had room, but pages in use, of whatever group, left no run of addresses for the
-    /// block or view, and eviction did not make one.
+    /// The group had room, but pages in use, of any group, left no run of addresses for the block
+    /// or view, and eviction did not make one.
     Fragmented,
-    /// The group has unwritten data wherever there is room beside the `min` of other groups, and
+    /// The room that the `min` of other groups leaves is full of the group's unwritten data, and
     /// none of this data can be written now.
     Unwritten,
     /// The calling process is a child of fork(2), and the memory belongs to the process that
@@ -287,7 +287,7 @@ impl Holders {
     }
 }
 
-/// Why a group could not be deleted. The handles see to it that none of this happens.
+/// Why a group could not be deleted. The handles ensure that none of this happens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NotDeleted {
     /// The group does not exist, or no longer exists.
@@ -308,8 +308,8 @@ pub enum GroupError {
         Exact(*max), ByteSize(*minimum)
     )]
     TooSmall {
-        /// The group, also one that was to be created: the names from the root to it, joined by
-        /// `/`.
+        /// The group, which may be one that was to be created: the names from the root to it,
+        /// joined by `/`.
         group: String,
         /// The limit requested, in bytes.
         max: u64,

@@ -156,9 +156,9 @@ impl GroupId {
 #[cfg(not(loom))]
 pub(crate) trait Reclaimer: Send + Sync {
     /// Tries to free `pages` that are charged to `group` or below it, and returns how many were
-    /// freed. The work is bounded; 0 means that nothing there can be freed now. Of the stores of
-    /// dirty files those are called that `payer` or a group below it pays for; without a payer,
-    /// none.
+    /// freed. The work is bounded; 0 means that nothing there can be freed now. Calls the stores of
+    /// those dirty files for which `payer` or a group below it pays; without a payer, calls no
+    /// store.
     fn reclaim(&self, group: GroupId, pages: PageCount, payer: Option<GroupId>) -> PageCount;
 
     /// Counts the pages of `group` and below that cannot be freed, by what holds them.

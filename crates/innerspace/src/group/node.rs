@@ -36,7 +36,7 @@ pub(crate) struct Node {
     /// The highest `usage` that a charge reached, without the pages in stock, up to the last
     /// [`super::GroupTree::take_peak`].
     peak: AtomicU64,
-    /// The highest since then. A rising usage so has one counter to raise, not two.
+    /// The highest since then. So a rising usage has one counter to raise, not two.
     recent_peak: AtomicU64,
     /// Pages of page-table and index nodes charged to this node itself (a share of `own`).
     pub(super) tables: AtomicU64,

@@ -47,7 +47,7 @@ impl GroupTree {
     }
 
     /// Returns `low` and `min`: the pages protected while other groups have unprotected ones, and
-    /// the pages protected always.
+    /// the pages that are always protected.
     pub(crate) fn protection(&self, id: GroupId) -> (PageCount, PageCount) {
         let node = self.node(id);
         let [low, min] = [&node.low, &node.min].map(|of| PageCount(of.load(Ordering::Relaxed)));

@@ -122,7 +122,7 @@ fn pages_move_between_groups_beside_full_ones_and_never_over_a_limit() {
     assert_eq!(usages(&tree, &[b, c, other]), [40, 40, 10]);
     assert_eq!(tree.transfer(c, other, pages(1)).unwrap_err().group, other);
     tree.validate().unwrap();
-    // Upwards it always goes, downwards as far as there is room.
+    // A transfer upwards always succeeds, and one downwards as far as there is room.
     tree.transfer(other, root, pages(10)).unwrap().commit();
     tree.transfer(root, c, pages(10)).unwrap().commit();
     assert_eq!(tree.transfer(filler, c, pages(1)).unwrap_err().group, b);

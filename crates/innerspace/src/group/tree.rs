@@ -20,7 +20,7 @@ use crate::units::PageCount;
 /// Levels on the longest path: the root and [`MAX_DEPTH`] below it.
 pub(crate) const MAX_LEVELS: usize = MAX_DEPTH + 1;
 
-/// Bytes of a handle, and of the reference counts beside a name.
+/// Bytes of a handle, and of the reference counts next to a name.
 const HANDLE_BYTES: usize = 56;
 
 /// Why a group that is named by a handle is found.
@@ -33,7 +33,7 @@ const SET_MAX_ROUNDS: usize = 64;
 /// overflow: more than any memory has.
 pub(super) const MOST_OWED: u64 = 1 << 44;
 
-/// A limit that a charge may pass.
+/// A mark that a charge may pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Protection {
     /// Above this mark charges succeed, and their callers reclaim or are slowed down.

@@ -13,8 +13,8 @@ use crate::store::FileOpenError;
 type AnyError = dyn Error + 'static;
 
 /// Returns an error and, one after the other, those below it: for an error of this library, those
-/// whose text its own text has, which [`Error::source`] leaves out; for any other, its sources and
-/// what is inside an [`io::Error`].
+/// whose text its own text contains, which [`Error::source`] leaves out; for any other, its sources
+/// and what is inside an [`io::Error`].
 ///
 /// ```
 /// use std::io;

@@ -221,7 +221,7 @@ impl DaxOpener {
         }
     }
 
-    /// Returns a handle of the file that is open already, if it is open in the wanted way. Errors
+    /// Returns a handle on the file that is open already, if it is open in the wanted way. Errors
     /// name the file by `path`: another caller may have opened it by a name of its own.
     fn same_file(&self, path: &Path, listed: Listed, create: Create) -> Result<DaxFile, DaxError> {
         let file = || -> Arc<str> { crate::store::shown(path).into() };
@@ -276,7 +276,7 @@ impl DaxOpener {
     }
 }
 
-/// Returns the file, after the program's subscriber is told of it.
+/// Returns the file, after the program's subscriber was told of it.
 fn told(file: DaxFile) -> DaxFile {
     tell!(
         debug,

@@ -57,10 +57,11 @@ pub use self::stats::{LimitParts, MemoryStats};
 ///
 /// Dropping the last handle of the memory waits for work that was left to its threads: closing
 /// files whose last handle was dropped in a call of a store; wakers; the error hook. It waits as
-/// long as a part of that work ends, or a store accepts something, within five seconds. A store
-/// that hangs for longer is abandoned, with the bytes that were not written to it. Files, spaces
-/// and accessors outlive the `Memory`, and their own drops wait for what they keep open. With
-/// [`Threads::None`] the thread that drops does the work itself, and waits for every store.
+/// long as some part of that work ends, or some store accepts something, at least every five
+/// seconds. A store that hangs for longer is abandoned, with the bytes that were not written to it.
+/// Files, spaces and accessors outlive the `Memory`, and their own drops wait for what they keep
+/// open. With [`Threads::None`] the thread that drops does the work itself, and waits for every
+/// store.
 ///
 /// ```
 /// use innerspace::{KIB, MIB, Memory};

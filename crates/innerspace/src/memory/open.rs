@@ -123,8 +123,8 @@ impl Memory {
         self.file_options().create(path)
     }
 
-    /// Returns the options for a file: block size, group, write order; then open the file by path
-    /// or over a store.
+    /// Returns the options for a file: block size, group, write order. The file is then opened by
+    /// path or over a store.
     pub fn file_options(&self) -> FileOpener {
         FileOpener {
             memory: self.clone(),
@@ -408,7 +408,7 @@ impl FileOpener {
         }
     }
 
-    /// Returns a handle of the file that is open already, if it is open in the wanted way. `name`
+    /// Returns a handle on the file that is open already, if it is open in the wanted way. `name`
     /// is that of the caller's path or store.
     fn same_file(&self, listed: Listed, name: &dyn Fn() -> String) -> Result<PagedFile, OpenError> {
         let file = || self.shown_name(name);
@@ -445,7 +445,7 @@ pub(super) fn is_another(named: Option<&Group>, payer: &Group) -> bool {
     named.is_some_and(|group| group.id() != payer.id())
 }
 
-/// The file, of which the program's subscriber is told.
+/// Returns the file, after the program's subscriber was told of it.
 fn told(file: PagedFile) -> PagedFile {
     tell!(
         debug,

@@ -30,14 +30,14 @@ const METADATA: u64 = 64;
 pub enum Threads {
     /// Threads of the memory's own: one for the work of all files, which calls no foreign code, and
     /// others for calls of stores, wakers and hooks, as they are needed. A call that hangs or
-    /// panics delays its own file, or the group that pays for that; each group can lose 128 threads
+    /// panics delays its own file, or the group that pays for it; each group can lose 128 threads
     /// to calls that hang.
     #[default]
     Service,
     /// The program's own threads, in [`Memory::tick`]. A program with one thread is deterministic.
     /// A call itself writes only dirty blocks of its own group; those of other groups wait for a
-    /// tick. The thread that ticks calls all stores, wakers and hooks, so a call that hangs keeps
-    /// it: no group is isolated from what another group supplies.
+    /// tick. The thread that ticks calls all stores, wakers and hooks, so a call that hangs holds
+    /// it up: no group is isolated from what another group supplies.
     None,
 }
 

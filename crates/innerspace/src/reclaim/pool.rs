@@ -156,7 +156,7 @@ impl Pool {
         self.domain.foreign_maker()
     }
 
-    /// Returns a handle of the root group.
+    /// Returns a handle on the root group.
     pub(crate) fn root_group(&self) -> Group {
         Group::root(self.groups.clone())
     }
@@ -366,7 +366,7 @@ impl Pool {
 
     /// Counts a refault of a block of `pages` pages that had left `shadow`, and decides where the
     /// block goes. A caller that is about to write the whole block ignores the decision: such a
-    /// refault is no sign of use.
+    /// refault is not a sign of use.
     pub(crate) fn refault_decision(&self, shadow: u64, pages: PageCount) -> Refault {
         self.counters.add(Event::Refault, pages.0);
         self.lru.refault(shadow)

@@ -21,7 +21,7 @@ crate::sync::thread_local! {
 /// What a thread in a scope is calling.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Scope {
-    /// A store: its requests evict what is clean, or have what was set aside for them.
+    /// A store: its requests evict what is clean, or use what was set aside for them.
     Store,
     /// An owner, for reclaim or for the background: nothing is evicted below it.
     Owner,
@@ -158,7 +158,7 @@ impl Refusals {
 }
 
 /// A span in which refusals are counted immediately, also within a trial: this thread is in a call
-/// of a store or of a user, whose requests are no part of the trial. Lasts until this is dropped.
+/// of a store or of a user, whose requests are not part of the trial. Lasts until this is dropped.
 #[must_use = "it ends when this is dropped"]
 #[derive(Debug)]
 pub(crate) struct Untried(Refusals);

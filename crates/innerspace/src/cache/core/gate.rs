@@ -3,14 +3,14 @@
 //!
 //! A store call may hold locks of the file's blocks, and its `invalidate` lock. A callback that
 //! came back to the same file on the same thread could wait for its own locks; so any call that may
-//! wait is an error there. Other files may be used: a store may well be made of one.
+//! wait is an error there. Other files may be used: a store may itself be made of files.
 //!
 //! So files are locked from the top of such a stack downwards. An operation that needs memory,
 //! makes room for dirty blocks, or does the service's work calls stores of files other than its
 //! own. These files may be anywhere in a stack, also above a file that this thread has locked (its
 //! append, its `invalidate`, or a direct file's layout:
 //! [`FileLocked`](crate::exec::reentry::FileLocked)) or whose store it is calling. In such a place,
-//! it calls only stores that use no files, as far as they say or were seen to
+//! it calls only stores that use no files, by their own statement and by what was seen so far
 //! ([`FileCore::may_call_unasked`]). Dirty blocks of the others are written with nothing locked: an
 //! operation that found no memory releases its locks, makes room, and tries again ([`with_room`]).
 
@@ -29,7 +29,7 @@ use crate::units::PageCount;
 /// How many times an operation makes room for itself.
 pub(crate) const ROOMS: u32 = 8;
 
-/// The pages of such room besides two blocks: for nodes of the index, and for pages that other
+/// The pages that such room has beyond two blocks: for nodes of the index, and for pages that other
 /// threads take meanwhile.
 const EXTRA_ROOM: u64 = 8;
 
@@ -53,8 +53,8 @@ impl FileCore {
         self.begin_call(None)
     }
 
-    /// Begins a call that changes the store. It may have what was set aside, which is not for
-    /// reads: dirty blocks are written with it if there is no other memory.
+    /// Begins a call that changes the store. The call may use the pages that were set aside, which
+    /// reads may not: with these, dirty blocks can be written when there is no other memory.
     pub(crate) fn store_change(&self) -> StoreCall {
         self.begin_call(self.store.aside())
     }
@@ -271,9 +271,9 @@ impl FileCore {
 
 /// Does `work`, which locks files and needs memory. If `work` finds no memory (`is_full` returns
 /// the full group), and has skipped files whose stores could not be called there, makes room for
-/// `pages` and a few more on behalf of `payer` with nothing locked, and does `work` again, which
-/// has to allow that. The refusal that `work` met counts as a failure only if the caller gets the
-/// error.
+/// `pages` and a few more on behalf of `payer` with nothing locked, and does `work` again. So it
+/// must be possible to do `work` twice. The refusal that `work` met counts as a failure only if the
+/// caller gets the error.
 pub(crate) fn with_room<T, E>(
     pool: &Pool,
     payer: GroupId,

@@ -7,7 +7,7 @@ use crate::group::{HeapBytes, MayReclaim};
 use crate::sync::Arc;
 use crate::sync::atomic::AtomicU64;
 
-/// The bytes of the reference counts beside a shared value.
+/// The bytes of the reference counts next to a shared value.
 const ARC_BYTES: usize = 16;
 
 /// The state of one handle.

@@ -33,8 +33,8 @@ pub(crate) enum InvalidateGuard<'f> {
     },
 }
 
-/// A mark that shows appends, which take no shared lock, that the file is locked exclusively. Lasts
-/// until this is dropped.
+/// Tells appends, which take no shared lock, that the file is locked exclusively, until this is
+/// dropped.
 pub(crate) struct CuttingMark<'f>(&'f Index<DirtyIndex>);
 
 impl Drop for CuttingMark<'_> {

@@ -6,7 +6,7 @@
 //!   whether others have changed it
 //! - `requests`, `ready_list`: reads in flight; futures that wait for bytes
 //! - `gate`: calls of the store, and what a thread inside one may do with the file
-//! - `handle`, `closing`: the state of one handle; how far the closing has come
+//! - `handle`, `closing`: the state of one handle; the progress of the closing
 //! - `counters`, `validate`: figures, and their recount
 
 pub(crate) mod closing;
@@ -457,7 +457,7 @@ impl FileCore {
     }
 
     /// Whether a block is dirty, being written, or not synced. If none is, the file leaves the list
-    /// of those, under the mutex of the index, as it comes into it.
+    /// of files with such blocks. It enters and leaves that list under the mutex of the index.
     pub(crate) fn has_unwritten_blocks(&self) -> bool {
         let mut dirty = self.dirty();
         let has_unwritten = dirty.has_unwritten();

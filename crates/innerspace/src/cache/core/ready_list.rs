@@ -116,7 +116,7 @@ pub(crate) struct ReadyList {
     /// Whether some request may be due to be woken.
     any_due: AtomicBool,
     closed: AtomicBool,
-    /// No request asks for more blocks. Grows under the mutex of the requests.
+    /// At least the number of blocks of the longest request. Grows under the mutex of the requests.
     longest: AtomicU64,
     /// The requests by first block, then by address.
     requests: Mutex<BTreeMap<(u64, usize), Weak<Request>>>,

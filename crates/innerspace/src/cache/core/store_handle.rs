@@ -34,8 +34,8 @@ impl StoreHandle {
     }
 }
 
-/// Calls that transfer no bytes. Each is made again when it is interrupted. A call that transfers
-/// bytes is made again where it continues after a short transfer.
+/// Calls that transfer no bytes. Each is retried when it is interrupted. Calls that transfer bytes
+/// are retried by the code that continues short transfers.
 impl StoreHandle {
     pub(crate) fn len(&self) -> io::Result<u64> {
         uninterrupted(|| self.store.len())
@@ -84,7 +84,7 @@ pub(crate) struct FileStore {
     handle: Mutex<Option<Arc<StoreHandle>>>,
     /// Whether a call of the store may use other files.
     uses_files: Arc<AtomicBool>,
-    /// What its calls may have in a full memory.
+    /// The pages that its calls may use when the memory is full.
     aside: Option<Arc<SetAside>>,
     at_a_time: u32,
     request_blocks: u64,
@@ -141,7 +141,7 @@ impl FileStore {
         self.uses_files.clone()
     }
 
-    /// What calls that change the store may have in a full memory.
+    /// Returns the pages that calls that change the store may use when the memory is full.
     pub(crate) fn aside(&self) -> Option<Arc<SetAside>> {
         self.aside.clone()
     }

@@ -1,4 +1,4 @@
-//! The questions to a store before it becomes a file.
+//! The calls of a store before a file is opened on it.
 //!
 //! A store may be made of other files, and open them when it is called. So nothing is locked during
 //! these calls, nor when a store that cannot be opened is dropped.
@@ -15,8 +15,9 @@ use crate::store::{
 use crate::sync::Arc;
 use crate::units::PageCount;
 
-/// Pages that are set aside for the files that a store is made of, beside a block: for nodes of
-/// their indexes, and a block more where one lies across two of theirs or is noted in a log.
+/// The pages, besides one block, that are set aside for the files that a store is made of: for
+/// nodes of their indexes, and for one more block where a block lies across two of theirs or is
+/// noted in a log.
 const ASIDE: u64 = 6;
 
 /// The largest size of a file in bytes.
@@ -36,7 +37,7 @@ pub(crate) struct StoreProbe {
     pub(crate) identity: Option<Identity>,
     pub(crate) accepted: Accepted,
     pub(crate) uses_files: bool,
-    /// What calls of a store that uses files may have in a full memory.
+    /// The pages that calls of a store that uses files may use when the memory is full.
     pub(crate) aside: Option<Arc<SetAside>>,
     pub(crate) limits: Limits,
     pub(crate) version: Option<Version>,
@@ -44,7 +45,7 @@ pub(crate) struct StoreProbe {
 
 impl StoreProbe {
     /// Checks whether a store can be opened in this way. Dirty blocks can only be written to a
-    /// store that uses files if those have memory for them: it is set aside here.
+    /// store that uses files if those files have memory for them. That memory is set aside here.
     pub(crate) fn new(
         (pool, root): (&Pool, &Group),
         store: Arc<dyn Store>,

@@ -5,9 +5,9 @@
 //! tick.
 //!
 //! **What follows from a change.** Once a change is known, nothing more is read from the store
-//! until the caller says, by `invalidate`, that it knows of the change too: cached blocks are of
-//! the old contents, and the two are not to be mixed. Each handle is told of the change once, at
-//! its next sync. A change after the first fill of a tick is found at the first fill of the next
+//! until the caller says, by `invalidate`, that it knows of the change too: cached blocks have the
+//! old contents, which must not be mixed with the new ones. Each handle is told of the change once,
+//! at its next sync. A change after the first fill of a tick is found at the first fill of the next
 //! tick. Blocks filled between may be mixed with old ones. If the store's version does not reflect
 //! a change, the cache does not notice it either.
 
@@ -63,7 +63,7 @@ impl StoreVersion {
     /// Whether the caller, as the first in the tick `tick`, has to call the store for its version.
     pub(crate) fn begins_to_ask(&self, tick: u64) -> bool {
         // Relaxed: one of two threads calls the store, and the other may read as if it had come
-        // before.
+        // first.
         self.is_due(tick) && self.asked_at.swap(tick + 1, Ordering::Relaxed) != tick + 1
     }
 

@@ -198,7 +198,7 @@ impl DirtyIndex {
         clean != [true; 2] || !self.dirty.is_empty() || !self.doubted.is_empty()
     }
 
-    /// Notes whether the cache lists the file. Returns whether that is news.
+    /// Notes whether the cache lists the file. Returns whether this is a change.
     pub(crate) fn set_listed(&mut self, listed: bool) -> bool {
         std::mem::replace(&mut self.listed, listed) != listed
     }
@@ -208,8 +208,8 @@ impl DirtyIndex {
         !self.dirty.is_empty() || !self.doubted.is_empty()
     }
 
-    /// Notes whether the pool lists the file among the owners to flush. Returns whether that is
-    /// news.
+    /// Notes whether the pool lists the file among the owners to flush. Returns whether this is a
+    /// change.
     pub(crate) fn set_flushable(&mut self, flushable: bool) -> bool {
         std::mem::replace(&mut self.flushable, flushable) != flushable
     }
@@ -272,7 +272,7 @@ impl DirtyIndex {
         self.cuts
     }
 
-    /// Whether a write may have been put off for a cut since `cuts` cuts were over.
+    /// Whether a write may have been put off because of a cut since `cuts` cuts were over.
     pub(crate) fn was_put_off(&self, cuts: u64) -> bool {
         self.cut.is_some() || self.cuts != cuts
     }

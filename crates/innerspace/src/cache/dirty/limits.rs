@@ -3,15 +3,14 @@
 //!
 //! **Memory owed to other groups.** A group gets the memory of its `min` when it needs it. Clean
 //! pages of other groups are evicted for it, but pages that are unwritten, or written and not
-//! synced, cannot be. So each group limits such pages: they must fit into the part of its limit
-//! that is left beside the `min` of all groups right below it. Pages that fit into the `min` of the
-//! group right below to which they belong are not counted, since they take memory from that group
-//! alone. So, whatever the stores of its neighbours do, a group inside its `min` finds free pages,
-//! clean pages, or its own.
+//! synced, cannot be. So each group limits such pages: they must fit into its limit less the `min`
+//! of all groups right below it. Pages that fit into the `min` of the group right below to which
+//! they belong are not counted, since they take memory from that group alone. So, whatever the
+//! stores of its neighbours do, a group inside its `min` finds free pages, clean pages, or its own.
 //!
 //! A writer at that limit writes and syncs the files of its own group and of those below it. It
 //! calls no store of other groups: it waits a while for the threads of the memory, which call them,
-//! and is then refused. Each thread may pass the limit by the pages that it writes in one step.
+//! and is then refused. Each thread may exceed the limit by the pages that it writes in one step.
 
 use crate::cache::core::FileCore;
 use crate::group::GroupId;
@@ -74,7 +73,7 @@ fn dirty_level_at(core: &FileCore, group: GroupId, below: Option<GroupId>) -> Di
     }
 }
 
-/// Returns how many more pages may become unwritten beside the memory `owed` to the groups
+/// Returns how many more pages may become unwritten without using the memory `owed` to the groups
 /// right below `group`, or `None` if there are too many already.
 #[cold]
 fn unwritten_room(
@@ -102,7 +101,7 @@ fn unwritten_room(
     most.checked_sub(beside)
 }
 
-/// Whether some group has more dirty pages than are left to age.
+/// Whether some group has so many dirty pages that blocks of any age are to be written.
 pub(crate) fn has_too_much_dirty(core: &FileCore) -> bool {
     dirty_level(core) > DirtyLevel::Low
 }

@@ -13,15 +13,14 @@ use crate::cache::wait::Wait;
 use crate::group::{GroupId, LimitReason};
 use crate::units::PageCount;
 
-/// How long a writer waits for a flush of the background, and how many flushes may bring nothing.
+/// How long a writer waits for a background flush, and how many such flushes may achieve nothing.
 const FLUSH_WAIT: Duration = Duration::from_millis(500);
 const FLUSHES: u32 = 3;
 
 /// Makes room for one more dirty block. A writer over the limit writes back itself, and is
 /// refused if nothing may be written (P25).
 ///
-/// A writer that may not wait is refused at the limit, and another thread is requested to
-/// write.
+/// A writer that may not wait is refused at the limit, and another thread is asked to write.
 #[inline]
 pub(crate) fn make_dirty_room(core: &FileCore, offset: u64, wait: Wait) -> Result<(), FileError> {
     match dirty_level(core) {

@@ -1,5 +1,5 @@
 //! Sets of blocks, kept as runs of neighbours with the same note. A file that is written from front
-//! to back has one run, which each next block lengthens.
+//! to back has one run, which each further block extends.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

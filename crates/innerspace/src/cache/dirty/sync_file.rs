@@ -43,7 +43,7 @@ pub(crate) fn sync_blocks(
     let put_off = core.dirty().was_put_off(cuts);
     if put_off {
         failpoint!(PutOff);
-        // This writes after the cut. No other cut can begin meanwhile, so the sync ends.
+        // These writes come after the cut. No other cut can begin meanwhile, so the sync ends.
         let _steady = core.locks.shared();
         unwritten += write_dirty_now(core, &blocks).failed;
     }

@@ -1,9 +1,9 @@
 //! How often a failing store is called again to write.
 //!
-//! After a failure, writes that no sync asked for (of the flusher, of a writer over the dirty
-//! limit, of reclaim) are skipped: the next attempt, then the next three, seven and so on, until a
-//! write succeeds. Each tick of the clock allows one attempt in any case. A caller that needs
-//! memory meanwhile gets the failure as its error. A sync always tries.
+//! After a failure, writes that no sync asked for (by the flusher, a writer over the dirty limit,
+//! or reclaim) are skipped: the next attempt, then the next three, seven and so on, until a write
+//! succeeds. Each tick of the clock allows one attempt in any case. A caller that needs memory
+//! meanwhile gets the failure as its error. A sync always tries.
 
 use crate::sync::Mutex;
 

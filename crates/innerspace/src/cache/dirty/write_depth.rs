@@ -1,11 +1,11 @@
 //! Writes several runs of dirty blocks concurrently.
 //!
 //! In a sync of more than one run, jobs in the file's lane write together with the caller: as many
-//! as the store serves calls at a time, as long as the memory that they hold stays a small part of
-//! the nearest limit. Each job claims the next run, which no other job gets, and writes it as if it
-//! were alone. The caller claims runs as well, so that all are written even if no thread is free.
-//! At the end, the caller waits for runs that jobs have claimed, but for no job that has not begun.
-//! A file whose writes are ordered has one run in flight.
+//! as the calls that the store serves at a time, as long as the memory that they hold is a small
+//! part of the nearest limit. Each job claims the next run, which no other job gets, and writes it
+//! as if it were alone. The caller claims runs as well, so that all are written even if no thread
+//! is free. At the end, the caller waits for runs that jobs have claimed, but for no job that has
+//! not begun. A file whose writes are ordered has one run in flight.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use crate::cache::wait::Wait;
 use crate::exec::Turn;
 use crate::sync::{Arc, Condvar, Mutex};
 
-/// The most jobs that write in addition to the caller. More would keep no disk busier.
+/// The most jobs that write in addition to the caller. More would not keep a disk any busier.
 const MOST_HELPERS: u64 = 7;
 
 /// The work that a caller shares with its helpers.
@@ -84,7 +84,7 @@ impl Spread {
         })
     }
 
-    /// Lets no more runs be claimed: the reason for this write ends it at the first failure.
+    /// Stops the claiming of runs: a write for this reason ends at the first failure.
     fn give_up(&self) {
         self.state.lock().allowed = 0;
     }

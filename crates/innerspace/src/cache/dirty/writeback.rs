@@ -58,7 +58,7 @@ pub(crate) struct RunEnd {
     pub(crate) next: u64,
 }
 
-/// How much longer a run is tried that the store refuses.
+/// How much longer a run that the store refuses is retried.
 struct Trying {
     /// The number of failures left.
     patience: u32,
@@ -88,8 +88,8 @@ impl InFlight<'_> {
         self.held.block + 1 == next.held.block && self.failed == next.failed
     }
 
-    /// Clears ERROR after a write that succeeded. Only a failed write sets the flag, and of one
-    /// block only one write is under way at a time: this one.
+    /// Clears ERROR after a write that succeeded. Only a failed write sets the flag, and a block
+    /// has only one write under way at a time: this one.
     fn clear_error(&self) {
         let flags = &self.held.meta().flags;
         if flags.load().contains(FlagSet::ERROR) {
@@ -147,7 +147,7 @@ impl Drop for InFlights<'_> {
                 dirty.insert_unwritten(one.held.block, one.entry);
             }
         }
-        // Until now, a writer may have taken the block for a hole. It is no hole any more, and may
+        // Until now, a writer may have taken the block for a hole. It no longer is one, and may
         // soon be evicted, so the epoch moves.
         file.blocks.hole_epoch.fetch_add(1, Ordering::SeqCst);
         count_behind(file, &mut dirty);
@@ -272,8 +272,8 @@ fn write_run(
     (end, short)
 }
 
-/// Locks a block that is dirty and stable. Returns `Some(None)` if it is not dirty, and `None`
-/// if its lock, or its write under way, would have to be waited for.
+/// Locks a block that is dirty and stable. Returns `Some(None)` if it is not dirty, and `None` if
+/// this would have to wait for its lock or for a write of it.
 fn lock_dirty(core: &FileCore, block: u64, may_sleep: bool) -> Option<Option<Locked<'_>>> {
     let get = if may_sleep {
         Get::LOCK
@@ -458,7 +458,8 @@ fn write_split(core: &FileCore, run: &mut [InFlight<'_>], trying: &mut Trying) -
     }
 }
 
-/// Writes adjacent blocks with one call, or with as many as a store of short writes takes.
+/// Writes adjacent blocks with one call, or with as many as are needed if the store writes less
+/// than requested.
 fn store_run(core: &FileCore, run: &mut [InFlight<'_>]) -> Result<(), FileError> {
     let store = core.store()?;
     let offset = run[0].held.block << core.block_shift();

@@ -127,8 +127,8 @@ impl<T: Element> Array<T> {
         self.element(index, Wait::Yes)
     }
 
-    /// Like [`Array::get`], but never waits. If this would block, use [`PagedFile::ready`] of its
-    /// bytes to wait.
+    /// Like [`Array::get`], but never waits. If this would block, wait with [`PagedFile::ready`]
+    /// for its bytes.
     ///
     /// # Errors
     /// The errors of [`Array::get`], and [`FileError::WouldBlock`].
@@ -153,8 +153,8 @@ impl<T: Element> Array<T> {
         self.elements(first, into, Wait::Yes)
     }
 
-    /// Like [`Array::read`], but never waits. If this would block, use [`PagedFile::ready`] of its
-    /// bytes to wait.
+    /// Like [`Array::read`], but never waits. If this would block, wait with [`PagedFile::ready`]
+    /// for its bytes.
     ///
     /// # Errors
     /// The errors of [`Array::get`], and [`FileError::WouldBlock`], with which `into` may be partly
@@ -212,7 +212,7 @@ impl<T: Element> Array<T> {
     }
 
     /// Like [`Array::set`], but never waits. It succeeds if the element's block is cached and
-    /// nobody views it. Otherwise use [`PagedFile::ready`] of its bytes to wait, and drop the view
+    /// nobody views it. Otherwise wait with [`PagedFile::ready`] for its bytes, and drop the view
     /// before you try again. If so much data is unwritten that a writer has to write some itself,
     /// use [`Array::set`].
     ///
@@ -261,8 +261,8 @@ impl<T: Element> Array<T> {
     }
 
     /// Like [`Array::write`], but never waits. It writes all elements, inside one cached block that
-    /// nobody views, or nothing. If this would block, use [`PagedFile::ready`] of their bytes to
-    /// wait, and drop the view before you try again. If the elements are in two blocks, or so much
+    /// nobody views, or nothing. If this would block, wait with [`PagedFile::ready`] for their
+    /// bytes, and drop the view before you try again. If the elements are in two blocks, or so much
     /// data is unwritten that a writer has to write some itself, use [`Array::write`].
     ///
     /// # Errors

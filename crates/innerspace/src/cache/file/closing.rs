@@ -10,7 +10,7 @@ use crate::stats::tell;
 use crate::sync::failpoint;
 use crate::sync::panics::Panics;
 
-/// Closes the file, unless that was begun. Its last handle is dropped.
+/// Closes the file, unless that has begun. Its last handle is dropped.
 pub(crate) fn close_once(core: &FileCore) {
     if let Some(_ended) = core.closing.begin() {
         close(core);
@@ -70,9 +70,9 @@ fn close(core: &FileCore) {
     panics.go_on();
 }
 
-/// Writes the rest of a file that is being closed, once more and with no other writer. (Failed
-/// writes of other threads may be the reason for the rest.) Data that cannot be written now is
-/// lost.
+/// Writes what is left unwritten in a file that is being closed, once more and with no other
+/// writer. (It may be left because writes of other threads failed.) Data that cannot be written now
+/// is lost.
 fn write_last(core: &FileCore, panics: &mut Panics) {
     core.dirty().begin_closing();
     wait_written(core, 0..u64::MAX);

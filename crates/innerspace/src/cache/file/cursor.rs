@@ -12,7 +12,7 @@ pub struct Cursor<F = PagedFile> {
     position: u64,
 }
 
-/// The operations that a cursor needs of its file.
+/// The operations that a cursor needs from its file.
 pub trait Positioned {
     /// Returns the length in bytes.
     fn len(&self) -> u64;
@@ -22,7 +22,7 @@ pub trait Positioned {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 }
 
-/// Implements [`Positioned`] by a type's own methods of the same names.
+/// Implements [`Positioned`] with a type's own methods of the same names.
 macro_rules! positioned {
     ($file:ty) => {
         impl $crate::cache::Positioned for $file {

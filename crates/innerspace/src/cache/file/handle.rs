@@ -39,8 +39,8 @@ use crate::sync::Arc;
 use crate::sync::panics::Panics;
 use crate::units::{PageCount, start_and_end};
 
-/// The heap bytes of an open file beside its own structures. The list of its mappers, if it has
-/// one, and its identity are in part counted here.
+/// The heap bytes of an open file besides its own structures. The list of its mappers, if it has
+/// one, and its identity are partly counted here.
 const OTHER_BYTES: usize = 720;
 
 /// A cached file: reads, writes and views, with a hard limit on its memory, and errors as values.
@@ -306,14 +306,14 @@ impl PagedFile {
     /// any length that the limit allows. It is the cached blocks themselves, and keeps them in
     /// memory, charged to the file's group. Blocks that do not lie in a row move together once, and
     /// stay so: the next view of them costs no more than a count for each block. A view over
-    /// several blocks may have part of a concurrent write.
+    /// several blocks may contain part of a concurrent write.
     ///
     /// Some views over several blocks are copies, charged by the page: those of at most a page, and
-    /// those whose blocks other threads change meanwhile; and each one that is not in a row where
-    /// the host limits addresses (`ulimit -v`, strict overcommit), which may then have 2 MiB at
-    /// most.
+    /// those whose blocks other threads change meanwhile; and each one whose blocks are not in a
+    /// row where the host limits addresses (`ulimit -v`, strict overcommit), which may then have 2
+    /// MiB at most.
     ///
-    /// A range that is not cached is read as it is, whole blocks and no more.
+    /// If a range is not cached, exactly the blocks that it touches are read.
     ///
     /// # Errors
     /// [`FileError::PastEnd`], [`FileError::Limit`], [`FileError::ViewTooLarge`], or the store's
@@ -552,7 +552,7 @@ impl PagedFile {
 
     /// Says in which order this handle will read. Other handles of the file, and mappings
     /// ([`Advice`](crate::space::Advice)), read ahead as they were told. [`Reading::Normal`], the
-    /// default, finds the order out.
+    /// default, detects the order.
     ///
     /// ```
     /// # use innerspace::{MIB, Memory, file::Reading};

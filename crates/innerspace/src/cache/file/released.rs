@@ -29,7 +29,7 @@ impl Released {
 }
 
 impl Cache {
-    /// Waits until those of these files that nothing keeps open are closed, and all that the caller
+    /// Waits until those files that nothing keeps open are closed, and everything that the caller
     /// released is free. The caller has dropped handles or mappings that may have been the last. No
     /// lock is held and no section is open. In a call of a store, or with a file locked, the
     /// closing is left to other threads.

@@ -16,10 +16,10 @@
 //! period passes, then its frame is reused. A block that a reader finds may be removed a moment
 //! later, so the reader takes a reference to the frame and reads the same slot again (I10).
 //! **Writers** hold the index mutex ([`Index::write`]); nodes that an insertion may need are
-//! allocated before. Writers keep the tags of the frames in step with the words, for readers that
-//! guess where a block is (`frame::tag`). A node is removed with its last block, and the shadows
-//! left in it are dropped: shadows never cost a node of their own. The memory keeps a fixed number
-//! of shadows for all its files, and drops the oldest first (`Pool::shadows_left`).
+//! allocated beforehand. Writers keep the tags of the frames in step with the words, for readers
+//! that guess where a block is (`frame::tag`). A node is removed with its last block, and the
+//! shadows left in it are dropped: shadows never cost a node of their own. The memory keeps a fixed
+//! number of shadows for all its files, and drops the oldest first (`Pool::shadows_left`).
 
 pub(crate) mod spare_nodes;
 mod writer;

@@ -1,4 +1,4 @@
-//! The one lookup: [`FileCore::get_page`] with its flags, and thin wrappers of it.
+//! The one lookup: [`FileCore::get_page`] with its flags, and thin wrappers around it.
 //!
 //! A lookup walks the index in a section, takes a reference to the frame that it finds, and reads
 //! the slot again. If the word is still the same, the frame was this block when the reference was
@@ -110,7 +110,7 @@ pub(crate) enum Got<'f> {
     Locked(Locked<'f>),
 }
 
-/// The length of a copy from which on it displaces the lookaside table from the processor's cache.
+/// The length at which a copy begins to displace the lookaside table from the processor's cache.
 const MUCH: usize = PAGE_SIZE / 4;
 
 /// The result of one look at the index.
@@ -125,7 +125,7 @@ enum Looked {
 }
 
 /// A published, locked block with two references that is not in the index, nor on the LRU. Dropping
-/// it frees the block, also when a store panics below the reclaim for its place in the index.
+/// it frees the block, even if a store panics when memory is reclaimed for its place in the index.
 struct Unlisted<'f>(&'f FileCore, FrameId);
 
 impl Drop for Unlisted<'_> {
@@ -160,7 +160,7 @@ impl FileCore {
     }
 
     /// Returns the frame that is cached for the block now, if a guess or one look in a short
-    /// section finds it. The reference to it is the caller's, which will copy `len` bytes. `block`
+    /// section finds it. The caller owns the reference to it, and will copy `len` bytes. `block`
     /// was inside the file when its size was read.
     #[inline(always)]
     pub(crate) fn look_up_once(&self, block: u64, len: usize) -> Option<FrameId> {

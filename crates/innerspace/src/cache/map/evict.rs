@@ -59,15 +59,15 @@ impl FileCore {
     }
 
     /// Requests a safepoint of all sessions of spaces that map the file, and waits briefly. Returns
-    /// whether all sessions came to one.
+    /// whether all sessions reached one.
     fn sessions_pass(&self) -> bool {
         let domain = &self.pool.domain;
         domain.sessions_pass(|owner| self.mappers.has_owner(owner))
     }
 
-    /// Waits until no access uses a translation that was taken away before; returns false if a
-    /// session may do so for long, and the caller does not wait for those. It was opened since the
-    /// sessions were asked.
+    /// Waits until no access uses a translation that was taken away before. Returns false if a
+    /// session may use one for long and the caller does not wait for sessions: such a session was
+    /// opened after the safepoint was requested.
     fn grace_of(&self, which: Evicting) -> bool {
         if which != Evicting::Unheld {
             self.grace();
@@ -170,8 +170,8 @@ impl FileCore {
         self.pool.counters.add(Event::PgReadAheadUnused, pages);
     }
 
-    /// Evicts a block of an uncached read, unless it was used meanwhile. It may also have been cut,
-    /// and its frame be another block's.
+    /// Evicts a block of an uncached read, unless it was used meanwhile. The block may also have
+    /// been cut off, and its frame may belong to another block.
     pub(crate) fn drop_unless_wanted(&self, frame: FrameId, block: u64) {
         let flags = self.frames().meta(frame).flags.load();
         if !flags.intersects(FlagSet::REFERENCED | FlagSet::ACTIVE) {

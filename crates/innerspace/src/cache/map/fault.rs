@@ -347,7 +347,6 @@ pub(crate) fn hole_still(core: &FileCore, hole: &Hole) -> bool {
 /// While the word leads to the frame, the frame's metadata does not change, and `true` stays
 /// true, since the block is locked. If the word has been emptied meanwhile, the answer means
 /// nothing.
-/// that block is locked. If the word has been emptied meanwhile, the answer means nothing.
 pub(crate) fn has_page_in(core: &FileCore, page: u64, frame: FrameId) -> bool {
     head_of_page(core, page, frame).is_some()
 }

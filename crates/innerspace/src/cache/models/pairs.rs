@@ -1,4 +1,4 @@
-//! Runs each operation concurrently with each other one, from two threads. The file must end as if
+//! Runs each operation concurrently with every other one, from two threads. The file must end as if
 //! one operation had come after the other.
 //!
 //! The results of the two orders are found by running the operations one after the other. Real

@@ -41,7 +41,7 @@ pub(crate) struct Miss<'s> {
 }
 
 impl<'s> Miss<'s> {
-    /// Creates a miss of one block, in the order that the stream was told.
+    /// Creates a miss of one block, in the reading order that was set for the stream.
     pub(crate) fn of(stream: &'s Stream) -> Miss<'s> {
         Miss {
             stream,
@@ -178,8 +178,9 @@ impl FileCore {
     }
 
     /// Makes and fills a block that is not cached, with others that are needed after it, and puts
-    /// the stream's next blocks in flight. The read is no use of the block: the caller then looks
-    /// it up and marks it. [`Get::WRITE`] in `get` says that the block is filled for a writer.
+    /// the stream's next blocks in flight. The read does not count as a use of the block: the
+    /// caller then looks it up and marks it. [`Get::WRITE`] in `get` says that the block is filled
+    /// for a writer.
     pub(crate) fn fill_absent(
         &self,
         block: u64,
@@ -405,7 +406,7 @@ impl FileCore {
     }
 
     /// Reads a run of new blocks in this thread, and returns the first one. An error of the first
-    /// block is the caller's; the other blocks fail separately.
+    /// block is returned to the caller; the other blocks fail separately.
     pub(super) fn read_run<'f>(
         &'f self,
         run: Vec<NewBlock<'f>>,
@@ -535,7 +536,7 @@ impl FileCore {
     #[inline]
     pub(crate) fn end_hole_moved(&self, blocks: Range<u64>) {
         let start = blocks.start << self.block_shift();
-        // The store was never called about the range past its end. Once it has grown, that range is
+        // The store was never asked about the range past its end. Once it has grown, that range is
         // cut from the known hole.
         if start < self.blocks.stored.load(Ordering::Acquire) {
             self.blocks

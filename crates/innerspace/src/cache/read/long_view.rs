@@ -17,18 +17,18 @@
 //! them, so the first line serves what was read in order; small views over a block's end cost two
 //! views. Otherwise the blocks move once, and stay: they are the file's blocks at their new place,
 //! the next view finds them in a row, and no byte is resident twice. A whole file that is not
-//! cached is read straight into its window. Windows never fail for fragmentation as long as
+//! cached is read straight into its window. Windows never fail because of fragmentation as long as
 //! addresses are left: free frames anywhere are exchanged for the holes of the window.
 //!
-//! Beside it stood windows of a memfd, mapped block by block (`mmap` with `MAP_FIXED`): no copy at
-//! all. They lose. At 4 KiB every block is a mapping of its own (of 65,530 a process), and takes 12
-//! microseconds to map, fault in and unmap for each view, where the copy takes 5 once. At 2 MiB the
-//! mappings of 1 GiB take 1 ms, but their pages fault in for 110 ms at each view; a row is touched
-//! in 8. Nor has memory of a file `MADV_WIPEONFORK`, and huge pages only where the host allows
-//! them.
+//! The alternative that was measured is a window of a memfd, mapped block by block (`mmap` with
+//! `MAP_FIXED`), without any copy. It is slower. At 4 KiB every block is a mapping of its own, of
+//! which a process may have 65,530, and each view takes 12 microseconds to map, fault in and unmap
+//! one, where the copy takes 5 once. At 2 MiB the mappings of 1 GiB take 1 ms, but their pages take
+//! 110 ms to fault in at each view; touching a row takes 8. Besides, memory of a file has no
+//! `MADV_WIPEONFORK`, and gets huge pages only where the host allows them.
 //!
-//! **A view is of one moment for each block**, as it is for a read: each block's bytes are as they
-//! were when its view was taken, and do not change. A writer that comes while the row is being made
+//! **A view shows one moment for each block**, as a read does: each block's bytes are as they were
+//! when its view was taken, and do not change. A writer that comes while the row is being made
 //! moves its block away, and leaves the row's frame to the view (P28).
 //!
 //! **Dirty blocks** move as they do for a writer (`move_block`): the mark moves with the frame,
@@ -36,19 +36,19 @@
 //! translations are revoked first, as for every view, and all translations of the old frame when
 //! the block has moved, before another thread can write to the new one. **Cuts** exclude fills by
 //! `invalidate`, and wait for block locks; a row that meets the file's new end fails, and blocks
-//! that were viewed before are left to the views. **Errors** leave everything as it was but for
-//! blocks that have moved, which are as good where they are: views, frames without a block and the
-//! window go back as they are dropped.
+//! that were viewed before are left to the views. **Errors** leave everything as it was, except for
+//! blocks that have moved, which are as good at their new place: views, frames without a block and
+//! the window go back as they are dropped.
 //!
 //! **The turn.** One thread at a time lines a file's blocks up; two would take them from each
 //! other. Readers do not wait for it, and may fill a block just before this thread does. Then its
 //! place in the window is lost (the frame was freed, and may be anybody's), and the view is a copy,
-//! charged page by page. That is rare, and no more than what every such view was before.
+//! charged page by page. That is rare.
 //!
 //! **Memory.** Frames are charged as they are needed, some blocks at a time, with no block locked,
 //! and a block that moves gives its old frame back at once. So a view takes what its blocks take,
-//! and a little more on the way. A limit that it meets is reported with the pages of the whole
-//! view, counted when its own blocks are viewed no more.
+//! and a little more on the way. If it meets a limit, the error has the pages of the whole view,
+//! and its counts are taken when the view no longer holds blocks of its own.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -78,7 +78,7 @@ use crate::sync::atomic::Ordering;
 use crate::units::{MIB, PAGE_SHIFT, PAGE_SIZE, PageCount};
 
 /// The most bytes of frames that are taken before their blocks are read or moved, and the part of
-/// the limit that they may have.
+/// the limit that they may take.
 const AT_ONCE: u64 = 2 * MIB;
 const AT_ONCE_PART: u64 = 16;
 
@@ -89,7 +89,7 @@ struct LineUp<'f> {
     window: Window<'f>,
     /// Frames at the window's next places.
     frames: VecDeque<PoolFrame<'f>>,
-    /// The block after the last that was made or moved there.
+    /// The block after the last one that was made in the window or moved there.
     placed: u64,
     /// Keeps blocks that were made in the window until they are viewed.
     made: Vec<BlockRef<'f>>,
@@ -156,7 +156,7 @@ impl Handle {
         }
     }
 
-    /// A view over several blocks, if they are there and lie in a row.
+    /// A view over several blocks, if they are cached and lie in a row.
     fn view_in_row(&self, range: &Range<u64>) -> Option<View> {
         let core = &*self.core;
         let mut row = Row::new(&core.pool, core.id.order);
@@ -276,8 +276,8 @@ impl Handle {
     }
 }
 
-/// Takes the right to store away from mappings of the blocks: blocks that lie in a row need
-/// not move for that.
+/// Takes the right to store away from mappings of the blocks, so that blocks that lie in a row need
+/// not move to be viewed.
 fn end_writes(core: &FileCore, blocks: Range<u64>) -> Result<(), FileError> {
     if core.mappers.is_empty() {
         return Ok(());
@@ -316,7 +316,8 @@ fn pages_in_row(
     Ok(PoolFrame::place(frames, &mut window))
 }
 
-/// Addresses for blocks in a row. If pages in use lie everywhere, some of them are evicted.
+/// Returns addresses for blocks in a row. If pages in use leave no such addresses free, evicts some
+/// of the pages.
 fn window(core: &FileCore, order: u8, count: u64) -> Result<Window<'_>, LimitError> {
     let (pages, group) = (PageCount(count << order), core.id.group.id());
     for _ in 0..ROOMS {
@@ -331,7 +332,7 @@ fn window(core: &FileCore, order: u8, count: u64) -> Result<Window<'_>, LimitErr
     Err(no_window(core, pages))
 }
 
-/// No addresses in a row are free of pages in use.
+/// Returns the error for a row that finds no addresses free of pages in use.
 fn no_window(core: &FileCore, pages: PageCount) -> LimitError {
     let group = core.id.group.id();
     (core.pool).limit_error(group, pages, LimitReason::Fragmented)
@@ -351,14 +352,14 @@ fn are_holes(core: &FileCore, blocks: Range<u64>, wait: Wait) -> Result<bool, Fi
     Ok(true)
 }
 
-/// Blocks whose frames are taken at once, by the limit and the size of a request.
+/// Returns how many blocks' frames are taken at a time, by the limit and the size of a request.
 fn blocks_at_once(core: &FileCore) -> u64 {
     let most = AT_ONCE.min(core.nearest_limit() / AT_ONCE_PART);
     (most >> core.block_shift()).max(1)
 }
 
 impl<'f> LineUp<'f> {
-    /// Lines all blocks up. False if another thread came in between.
+    /// Lines all blocks up. Returns false if another thread came in between.
     fn run(&mut self, handle: &Handle) -> Result<bool, FileError> {
         let mut is_noted = false;
         for block in self.blocks.clone() {
@@ -378,7 +379,8 @@ impl<'f> LineUp<'f> {
                         false => locked,
                     };
                     let frame = locked.frame();
-                    // Under the lock, so that no writer is there, and none moves it away before.
+                    // The view is taken under the block's lock, so that no writer changes the block
+                    // or moves it first.
                     let next = self
                         .row
                         .add(|pool| take_found(pool.take(FrameOffset::of(frame))?, 0));
@@ -403,7 +405,7 @@ impl<'f> LineUp<'f> {
         Ok(true)
     }
 
-    /// Whether the last block that was added is where the row has its place in the window.
+    /// Whether `block`, which was added last, is at its place in the window.
     fn is_at_its_place(&self, block: u64) -> bool {
         let behind = self.blocks.end - block - 1;
         let end = self.window.end().0 - ((behind as u32) << self.core.id.order);
@@ -417,7 +419,7 @@ impl<'f> LineUp<'f> {
         let (group, order) = (core.id.group.id(), core.id.order);
         let mut frames = Vec::with_capacity(most as usize);
         for _ in 0..most {
-            // A little less serves as well.
+            // Fewer frames than wanted are enough to go on.
             match core.pool.alloc(group, order, AllocMode::Wait) {
                 Ok(frame) => frames.push(frame),
                 Err(full) if frames.is_empty() => return Err(full.into()),
@@ -430,8 +432,8 @@ impl<'f> LineUp<'f> {
     }
 
     /// Makes the next block in the window, and those behind it that are absent as well, as far as
-    /// frames were taken. False if another thread made one. `ahead` has the stream that is to be
-    /// told.
+    /// frames were taken. Returns false if another thread made one. `ahead` has the stream to be
+    /// notified.
     fn make(&mut self, ahead: Option<&Handle>) -> Result<bool, FileError> {
         let core = self.core;
         let steady = core.locks.shared();
@@ -492,8 +494,8 @@ impl<'f> LineUp<'f> {
     }
 }
 
-/// The most nodes that insertions of these blocks, and of those between them if they are no
-/// more than a node has, add to the index.
+/// The most nodes that are added to the index by insertions of these two blocks, and of those
+/// between them if they are no more than fit into a node.
 fn missing_nodes(core: &FileCore, blocks: [u64; 2]) -> usize {
     let index = core.blocks.index.write();
     let missing = blocks.map(|block| index.missing_nodes(core.frames(), block));

@@ -1,7 +1,7 @@
 //! Bytes from the store to readers: holes, fills and requests in flight, read-ahead, views,
 //! copies, and reads that leave nothing in the cache.
 //!
-//! - `holes`, `content`: what is known of the store's holes; asking for it
+//! - `holes`, `content`: what is known of the store's holes; queries for it
 //! - `window`, `read_ahead`: the size of the read-ahead window; which blocks are in it
 //! - `requests`, `fill`: reads in flight; a miss, from the charge to the bytes
 //! - `view`, `take_view`: a view; taking one, with the inlined hit

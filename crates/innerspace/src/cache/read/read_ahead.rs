@@ -7,8 +7,8 @@
 //! a share of the memory; it halves when blocks that were read ahead are evicted unused. Windows of
 //! several requests move by one request at a time: two windows of them stay in flight. A reader
 //! that jumps about has no stream, and nothing is read ahead for it. A request of several blocks
-//! says itself what it wants: no stride is looked for, and upwards the first window follows the
-//! third neighbour.
+//! says what it needs, so no stride is looked for, and in an upward stream the first window follows
+//! the third neighbour.
 //!
 //! The words here are relaxed atomics without a protocol: threads that share a handle may disturb
 //! each other's figures, which costs a wrong guess and nothing else.
@@ -23,7 +23,7 @@ use crate::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Reading {
-    /// Unknown: the order is found out by the misses.
+    /// Unknown: the order is inferred from the misses.
     #[default]
     Normal,
     /// In no order: nothing is read ahead.
@@ -42,7 +42,7 @@ const MOST_STRIDE: u64 = 512;
 /// stream.
 const SLACK: u64 = 8;
 
-/// Requests of several blocks, after the second neighbour, that read nothing ahead.
+/// The number of requests of several blocks, after the second neighbour, that read nothing ahead.
 const PATIENCE: u64 = 1;
 
 /// Blocks to put in flight: `count` of them, `step` apart, from `first` on.
@@ -83,7 +83,7 @@ pub(crate) struct Stream {
     most: u64,
     /// The number of uses so far.
     clock: AtomicU64,
-    /// The order that the handle has been told, as a number.
+    /// The reading order that was set for the handle, as a number.
     reading: AtomicU8,
 }
 
@@ -117,7 +117,7 @@ struct One {
     end: AtomicU64,
     /// [`Tuning::wasted`] when the window was last set.
     wasted: AtomicU64,
-    /// Requests of several blocks that are still to come before something is read ahead.
+    /// The number of requests of several blocks still to come before something is read ahead.
     patience: AtomicU64,
     /// The count of uses at the stream's last use; 0 if it was never used.
     used: AtomicU64,
@@ -253,7 +253,7 @@ impl One {
         set(&self.wasted, tuning.wasted);
         let next = last.wrapping_add_signed(step);
         let known = get(&self.frontier);
-        // The window continues after the requested blocks, unless the reader has come past them.
+        // The window continues after the requested blocks, unless the reader has gone past them.
         let is_past = match step > 0 {
             true => known < next,
             false => known > next,

@@ -150,7 +150,8 @@ impl Handle {
         })
     }
 
-    /// Takes a view of a range of one block that did not hit. Without waiting, only of a hole.
+    /// Takes a view of a range of one block that was not a hit. If it may not wait, this fails for
+    /// a block that has to be filled, is being written, or is mapped writable.
     #[cold]
     fn view_slowly(
         self: &Arc<Handle>,
@@ -189,8 +190,8 @@ impl Handle {
     }
 }
 
-/// Returns the view from `inside` bytes in the found block. Marks the block used, and hot if there
-/// was no mark to make. Returns `None` if the block is not up to date.
+/// Returns the view that begins `inside` bytes into the found block. Marks the block used, and hot
+/// if there was no mark to make. Returns `None` if the block is not up to date.
 #[inline]
 pub(super) fn take_found<'id>(taken: Taken<'id, Pool>, inside: usize) -> Option<Grip<'id, Pool>> {
     let (pool, frame, flags) = (taken.owner(), taken.frame(), taken.flags());
@@ -200,8 +201,8 @@ pub(super) fn take_found<'id>(taken: Taken<'id, Pool>, inside: usize) -> Option<
     Some(grip)
 }
 
-/// Returns a view of the block, from `inside` bytes in, if it is cached, up to date, and not being
-/// written or mapped writable. Neither fills nor locks it.
+/// Returns a view that begins `inside` bytes into the block, if it is cached, up to date, and not
+/// being written or mapped writable. Neither fills nor locks it.
 pub(super) fn take_block<'id>(
     core: &FileCore,
     pool: Here<'id, Pool>,

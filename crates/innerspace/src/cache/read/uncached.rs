@@ -1,14 +1,14 @@
 //! Reads without caching (DONTCACHE): bytes that are needed once leave no blocks behind.
 //!
-//! A cached block is used where it is, and not marked, since the read did not bring it. Blocks that
-//! such a read brings, the block that it needs and those read ahead after it, are held until they
-//! are used. Then they are evicted without a shadow, unless they were used in another way
-//! meanwhile: marked by a use, held, viewed, mapped or written.
+//! A cached block is used where it is, and not marked, since the read did not bring it in. Blocks
+//! that such a read brings in, the block that it needs and those read ahead after it, are held
+//! until they are used. Then they are evicted without a shadow, unless they were used in another
+//! way meanwhile: marked by a use, held, viewed, mapped or written.
 //!
 //! Two cases are decided by the frame's word at the moment of the eviction, since there is no bit
 //! left to remember more. A block that was only prefetched meanwhile is unmarked at that moment,
 //! and is evicted. If two of these reads use a block at the same time, both hold it, and the one
-//! that brought it takes the other for a use: the block stays.
+//! that brought it in takes the other for a use: the block stays.
 
 use std::collections::VecDeque;
 use std::ops::{Range, RangeBounds};
@@ -80,7 +80,7 @@ impl PagedFile {
 struct UncachedRead<'f> {
     file: &'f FileCore,
     stream: Stream,
-    /// The blocks that the read has brought and not used, in ascending order.
+    /// The blocks that the read has brought in and not yet used, in ascending order.
     brought: VecDeque<BlockRef<'f>>,
 }
 
@@ -127,8 +127,8 @@ impl<'f> UncachedRead<'f> {
         }
     }
 
-    /// Puts the next window in flight when it is time, because a block that was brought is about to
-    /// be used.
+    /// Puts the next window in flight when it is time, because a block that was brought in is about
+    /// to be used.
     fn go_on(&mut self, held: &BlockRef<'f>) {
         let (file, brought) = (self.file, &mut self.brought);
         let keep = |held: BlockRef<'f>| brought.push_back(held.drop_after_use());

@@ -1,9 +1,9 @@
 //! Views: owned, immutable bytes of a file.
 //!
 //! Inside one block a view is the frame itself, held by a count in its hold word. Over several
-//! blocks it is their frames, which lie in a row, each held so ([`super::long_view`]); of a hole it
-//! is a static page of zeros. In each case the bytes never change: writers move the block to a new
-//! frame while views keep the old one (P28).
+//! blocks it is their frames, which lie in a row, each held in the same way ([`super::long_view`]);
+//! of a hole it is a static page of zeros. In each case the bytes never change: writers move the
+//! block to a new frame while views keep the old one (P28).
 
 use std::fmt;
 use std::ops::{Deref, Range, RangeBounds};

@@ -24,8 +24,8 @@ const MOST_WINDOW: u64 = 8 * MIB;
 const LEAST_WINDOW: u64 = 128 * KIB;
 const LARGE_PART: u64 = 8;
 
-/// The requests that two windows have, where the limit has room for them and the store serves as
-/// many at a time: the more are in flight, the less the delay of each counts.
+/// The number of requests in two windows, where the limit has room for them and the store serves as
+/// many at a time: the more are in flight, the less the delay of each matters.
 const REQUESTS_AHEAD: u64 = 8;
 
 /// The largest window of a read that caches nothing, in bytes.

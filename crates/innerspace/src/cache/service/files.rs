@@ -43,7 +43,7 @@ pub(super) struct Files<F> {
     /// The files that have blocks which are not written or not synced, and some that had, by each
     /// group that pays for them.
     unwritten: BTreeSet<(GroupId, u64)>,
-    /// Files that are closed, but of whose store a call was under way at the close.
+    /// Closed files whose store had a call under way when they were closed.
     lingering: VecDeque<u64>,
 }
 
@@ -118,7 +118,7 @@ impl<F> Files<F> {
         self.entries.values().filter_map(Entry::core).collect()
     }
 
-    /// Lists a file of which a block becomes dirty, or unlists it. Its dirty index is locked.
+    /// Lists a file one of whose blocks becomes dirty, or unlists it. Its dirty index is locked.
     pub(super) fn set_unwritten(&mut self, number: u64, groups: &[GroupId], listed: bool) {
         for group in groups {
             let key = (*group, number);

@@ -26,8 +26,8 @@ use crate::sync::panics::Panics;
 use crate::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard, may_call_out};
 use crate::units::PageCount;
 
-/// How long a thread waits for a file to be closed before it looks whether it has to close it
-/// itself.
+/// How long a thread waits for a file to be closed before it checks whether it has to close the
+/// file itself.
 const CLOSE_WAIT: Duration = Duration::from_millis(20);
 
 /// How long a caller that finds no memory waits for a request to land.
@@ -40,7 +40,7 @@ const DEFERRED_WAIT: Duration = Duration::from_secs(5);
 const MEMORY: GroupId = GroupId(u16::MAX);
 
 /// A hook that is called for each failure that no handle can report.
-// Not the shim's `Arc`, which makes no trait objects of closures under a model checker.
+// Not the shim's `Arc`, which cannot hold a closure as a trait object under a model checker.
 pub(crate) type ErrorHook = std::sync::Arc<dyn Fn(&FileError) + Send + Sync>;
 
 /// The cache of one memory: the state that its files share.
@@ -82,7 +82,7 @@ pub(crate) struct Cache {
     /// The number of store calls that wrote for files that were being closed.
     written_at_end: AtomicU64,
     /// Held shared by threads that keep a space alive for a moment without having a handle: they
-    /// may turn out to be the last to keep it.
+    /// may turn out to be the last to do so.
     visits: RwLock<()>,
     /// Whether some group has so many dirty pages that blocks of any age are written.
     flush_wanted: AtomicBool,
@@ -195,14 +195,14 @@ impl Cache {
         panics.go_on();
     }
 
-    /// Leaves it to a thread that may run foreign code to tell the program's subscriber.
+    /// Has a thread that may run foreign code report an event to the program's subscriber.
     #[cfg(feature = "tracing_0_1")]
     pub(crate) fn defer_event(&self, tell: impl FnOnce() + Send + 'static) {
         self.defer(MEMORY, None, tell);
     }
 
-    /// Leaves a call of foreign code to a thread that may make it. `payer` pays for it, and it may
-    /// be about the file `of`. Never waits.
+    /// Leaves a call of foreign code to a thread that may make it. `payer` pays for it, and `of` is
+    /// the file that it is about, if any. Never waits.
     pub(crate) fn defer(
         &self,
         payer: GroupId,
@@ -334,7 +334,7 @@ impl Cache {
         if !may_call || self.is_served() && !is_in_job() {
             return self.defer(payer, None, move || waker.wake());
         }
-        // A worker calls the waker when its job is over, where the call may take any time.
+        // A worker calls the waker when its job is over, when the call may take any amount of time.
         let Err(waker) = wake_after(waker) else {
             return;
         };
@@ -363,9 +363,9 @@ impl Cache {
         self.closed.notify_all();
     }
 
-    /// Waits until no file on this store is being closed: until then its unwritten data is on the
-    /// way, and its locks are held. Used to open the store again after the last handle of the old
-    /// file is dropped.
+    /// Waits until no file on this store is being closed: until then its unwritten data is being
+    /// written, and its locks are held. Used to open the store again after the last handle of the
+    /// old file is dropped.
     pub(crate) fn wait_closed(&self, identity: Identity) {
         loop {
             // The last reference may be waiting for a grace period, or may have been dropped where
@@ -402,8 +402,8 @@ impl Cache {
         self.files.lock().open()
     }
 
-    /// Lists a file of which a block becomes dirty, or unlists one that has none. Called under the
-    /// mutex of its dirty index.
+    /// Lists a file one of whose blocks becomes dirty, or unlists one that has none. Called under
+    /// the mutex of its dirty index.
     pub(super) fn list_unwritten(&self, file: &FileCore, listed: bool) {
         let id = &file.id;
         self.files

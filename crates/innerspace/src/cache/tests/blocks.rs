@@ -5,7 +5,7 @@ use crate::cache::{BlockReader, FileError};
 use crate::frame::FlagSet;
 
 /// Returns whether the block is referenced, whether it is active, and how many times it is held
-/// beside the index and this lookup.
+/// besides the index and this lookup.
 fn state(file: &PagedFile, block: u64) -> (bool, bool, u32) {
     let held = core(file).lookup(block).expect("it is cached");
     let flags = held.meta().flags.load();

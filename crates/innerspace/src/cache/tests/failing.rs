@@ -214,7 +214,7 @@ fn a_store_that_was_cut_short_is_told_from_one_that_fails() {
     store.add(fail(OperationKind::Read));
     let error = file.view(8192..8193).unwrap_err();
     assert!(matches!(error, FileError::Store { .. }), "{error}");
-    // Short transfers are no error.
+    // Short transfers are not errors.
     store.add(Rule::new(Fault::Short).on(&[OperationKind::Read]).times(3));
     assert_eq!(*file.view(8192..12_288).unwrap(), *pattern(8192..12_288));
     file.write_at(&[5; 4096], 8192).unwrap();

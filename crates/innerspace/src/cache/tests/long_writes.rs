@@ -170,7 +170,7 @@ fn what_is_had_together_goes_back_together() {
     assert_eq!(pool.totals().usage, 1);
     drop(first);
     assert_empty(&cache);
-    // Near a limit there is no memory for several pages, but that counts as no refusal.
+    // Near a limit there is no memory for several pages, but that does not count as a refusal.
     let tenant = cache
         .root_group()
         .create_child("tenant", 10 * PAGES)

@@ -538,7 +538,7 @@ fn a_file_of_larger_blocks_or_that_grew_too_long_is_found_by_its_index() {
     assert_empty(&cache);
 }
 
-// I10: by the time it is viewed, the frame is another block's.
+// I10: by the time it is viewed, the frame belongs to another block.
 #[test]
 fn a_view_is_of_the_block_that_the_index_has_when_it_was_taken() {
     let cache = memory(64);

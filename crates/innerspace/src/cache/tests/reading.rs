@@ -551,7 +551,7 @@ fn without_addresses_for_windows_a_view_over_blocks_is_a_copy_of_2_mib_at_most()
     let cache = Cache::new(&Pool::new(&without).unwrap());
     let len = 3 * MIB;
     let file = open(&cache, &patterned(len), &options(4096));
-    // The blocks are read in no order, so they lie in none.
+    // The blocks are read in no particular order, so their frames do not lie in a row.
     for block in (0..len / PAGE as u64).rev().step_by(3) {
         drop(file.view(block * 4096..block * 4096 + 1).unwrap());
     }

@@ -234,7 +234,7 @@ fn dirty_pages_that_cannot_be_written_refuse_new_ones_and_are_not_dropped() {
             [page as u8; 8]
         );
     }
-    // The store works again, which the next tick finds out.
+    // The store works again, as the next tick will notice.
     store.heal();
     cache.tick();
     file.write_at(&[99; 4096], accepted * 4096).unwrap();

@@ -463,7 +463,7 @@ fn what_is_in_flight_is_a_part_of_the_nearest_limit() {
         left = futures.len();
     }
     drop((futures, file, group));
-    // The store had the last blocks read ahead until now.
+    // Until now, the store held the requests for the last blocks read ahead.
     store.complete_all();
     assert_empty(&cache);
 }
@@ -520,7 +520,7 @@ fn a_punch_and_a_cut_wait_for_what_is_in_flight() {
             let file = file.clone();
             thread::spawn(move || work(&file))
         };
-        // The cut gets no further than to its wait for the request.
+        // The cut gets no further than its wait for the request.
         while core(&file).locks.try_shared().is_some() {
             thread::yield_now();
         }

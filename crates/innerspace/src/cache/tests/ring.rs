@@ -26,8 +26,8 @@ fn file_of(pages: u64) -> Option<(tempfile::TempDir, FileStore)> {
     None
 }
 
-/// A store that opens a file for each batch of reads, and then other files: a descriptor that is
-/// closed is soon another file's.
+/// A store that opens a file for each batch of reads, and then other files: the number of a closed
+/// descriptor soon belongs to another file.
 struct Opens {
     dir: PathBuf,
     kept: Mutex<Vec<FileStore>>,
@@ -109,7 +109,7 @@ fn a_ring_that_refuses_a_read_tells_the_file_whoever_handed_the_read_on() {
     assert_eq!(store.engine(), FileEngine::Calls);
 }
 
-/// Reads a byte of page `page` by a future.
+/// Reads a byte of page `page` through a future.
 fn read_byte(file: &PagedFile, page: u64) {
     let mut future = file.ready(page * 4096..page * 4096 + 1);
     let view = future.wait_timeout(Duration::from_secs(20)).unwrap();

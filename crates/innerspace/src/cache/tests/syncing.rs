@@ -205,7 +205,7 @@ fn who_comes_during_a_sync_takes_part_in_the_next() {
             .into_iter()
             .for_each(|sync| sync.join().unwrap().unwrap());
         // The syncs are the one that hung, and one or two for the three callers that came too late
-        // for it: a sync of Data does not do for All.
+        // for it: a sync of Data is not enough for All.
         let syncs = count(&store, OperationKind::Sync);
         assert!((2..=3).contains(&syncs), "{syncs} syncs");
     }

@@ -257,7 +257,8 @@ fn a_read_for_which_there_is_no_memory_is_an_error() {
     );
 }
 
-/// A store whose reads use a file of the same memory by futures, and a store whose reads panic.
+/// A store whose reads use a file of the same memory through futures, and a store whose reads
+/// panic.
 #[derive(Debug)]
 struct Odd(Option<PagedFile>);
 

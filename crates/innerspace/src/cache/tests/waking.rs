@@ -1,4 +1,5 @@
-//! Wakers may run any code. They may use the same file, whichever thread calls them, and wherever.
+//! Wakers may run any code. They may use the same file, on whatever thread and in whatever place
+//! they are called.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};

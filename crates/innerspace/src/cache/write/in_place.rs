@@ -1,5 +1,5 @@
-//! What is done to a cached block where it is: ending its stores through mappings, clearing what is
-//! behind the end of the file, moving it to a new frame.
+//! Operations on a cached block: ending its stores through mappings, clearing what is behind the
+//! end of the file, moving it to a new frame.
 
 use crate::cache::core::FileCore;
 use crate::cache::core::counters::count;

@@ -96,8 +96,8 @@ impl Source<'_> {
     }
 }
 
-/// Published blocks for the places from `first` on. The first `done` of them are in the index.
-/// Ends when it is dropped, also when a store panics below the reclaim for places in the index:
+/// Published blocks for the places from `first` on. The first `done` of them are in the index. Ends
+/// when it is dropped, even when a store panics when memory is reclaimed for places in the index:
 /// what is in the index is announced, and the rest freed.
 struct NewRun<'a> {
     file: &'a FileCore,
@@ -354,9 +354,8 @@ pub(crate) fn publish_complete(core: &FileCore, mut owned: PoolFrame<'_>, block:
     owned.publish(HoldState::cached(1))
 }
 
-/// Notes new blocks of a writer: the file is at least `end` bytes long, the blocks are dirty,
-/// and they are no holes any more. Called under the mutex of the index, which they have just
-/// entered.
+/// Notes new blocks of a writer: the file is at least `end` bytes long, the blocks are dirty, and
+/// they are no longer holes. Called under the mutex of the index, which they have just entered.
 #[inline(always)]
 pub(crate) fn note_new(core: &FileCore, dirty: &mut DirtyIndex, blocks: Range<u64>, end: u64) {
     core.grow_locked(end);
@@ -377,10 +376,10 @@ fn made_new(core: &FileCore, blocks: Range<u64>) {
     core.ready.filled(blocks);
 }
 
-/// Puts complete blocks at `first` and after it, and makes the file as long as they are, or
-/// `end` bytes if the last one is shorter. Returns how many went in. Some do not if another
-/// thread has made one, `basis` no longer holds, or no node could be allocated, which is the
-/// error. Those are freed.
+/// Puts complete blocks at `first` and after it, and makes the file as long as they are, or `end`
+/// bytes if the last one is shorter. Returns how many went in. The rest are freed: another thread
+/// has made one of them, `basis` no longer holds, or no node could be allocated, in which case this
+/// also returns the error.
 fn insert_complete(
     core: &FileCore,
     first: u64,
@@ -408,8 +407,8 @@ fn insert_complete(
     (done, result)
 }
 
-/// Puts complete blocks into the index and the dirty index, and makes the file long enough, in
-/// one step as far as writeback sees.
+/// Puts complete blocks into the index and the dirty index, and makes the file long enough, in one
+/// step as far as writeback can see.
 fn insert_dirty(
     core: &FileCore,
     run: &mut NewRun<'_>,

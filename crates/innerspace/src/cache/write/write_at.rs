@@ -140,8 +140,8 @@ pub(crate) fn try_write_at(core: &FileCore, bytes: &[u8], offset: u64) -> Result
     write_part(core, offset, Source::Bytes(bytes), &steady, Wait::No)
 }
 
-/// Writes part of one block, and makes the file longer if the part ends past it. Without
-/// waiting, writes only into a cached block that nobody views.
+/// Writes part of one block, and makes the file longer if the part ends past it. If it may not
+/// wait, it writes only into a cached block that nobody views.
 pub(crate) fn write_part(
     core: &FileCore,
     offset: u64,

@@ -36,8 +36,8 @@ pub enum Durability {
     HostSync,
 }
 
-/// A range of bytes that the process can address, on which direct-access files lie. A clone is the
-/// same device.
+/// A range of bytes that the process can address, on which direct-access files lie. A clone refers
+/// to the same device.
 ///
 /// ```
 /// use innerspace::{MIB, dax::{DaxDevice, Durability}};

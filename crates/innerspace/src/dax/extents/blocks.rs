@@ -222,9 +222,9 @@ impl Blocks {
         }
     }
 
-    /// Returns whether a whole region may be used for single pages although other regions have some
-    /// left. It may not if there are many such regions, since threads that have ended keep theirs;
-    /// and the last whole regions are kept for large extents.
+    /// Returns whether a whole region may be used for single pages although other regions have free
+    /// pages left. It may not if there are many such regions, since threads that have ended keep
+    /// theirs; and the last whole regions are kept for large extents.
     fn may_break_up(&self, sets: &Sets) -> bool {
         let regions = self.regions.len();
         sets.partial.len() < regions / 8 && sets.whole.len() > regions / 16

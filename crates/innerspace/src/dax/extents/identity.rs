@@ -16,8 +16,8 @@
 //! page raises a SIGBUS.
 //!
 //! **Known runs.** The map keeps the host's last few answers, as runs of data or hole. Allocating
-//! and freeing change them, and an answer that was under way meanwhile is not kept: `changes`
-//! tells. Writes by processes that ignore the lock on the file are not seen before `forget`.
+//! and freeing change them, and an answer during which `changes` has moved is not kept. Writes by
+//! processes that ignore the lock on the file are not seen before `forget`.
 
 use std::io;
 use std::ops::Range;

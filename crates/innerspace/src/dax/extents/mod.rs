@@ -82,7 +82,7 @@ pub(crate) trait ExtentMap: Send + Sync {
     fn forget(&self, _pages: Range<u64>) {}
 
     /// Returns the map's heap memory in bytes, roughly. After a call has changed it, this returns
-    /// the new number, in one order with all other SeqCst operations.
+    /// the new number, in the single order of all SeqCst operations.
     fn heap_bytes(&self) -> u64;
 
     /// Whether freeing these pages makes the map larger.
@@ -90,8 +90,8 @@ pub(crate) trait ExtentMap: Send + Sync {
         false
     }
 
-    /// Sets the file's length. No thread can reach pages that are cut off any more; new bytes are
-    /// zeros.
+    /// Sets the file's length. Pages that are cut off can no longer be reached by any thread; new
+    /// bytes are zeros.
     fn set_len(&self, bytes: u64) -> io::Result<()>;
 
     /// Waits until the map itself and the file's length survive a power cut as far as the device

@@ -16,7 +16,7 @@ const HOLE: u64 = u64::MAX;
 pub(super) enum RangeMap {
     /// Pages that are contiguous on the device, and no others.
     Run(Run),
-    /// The device's page for each place, and the number of places that are no holes, which is at
+    /// The device's page for each place, and the number of places that are not holes, which is at
     /// least one.
     Words(Box<[u64; LARGE_PAGES as usize]>, u64),
 }
@@ -88,7 +88,7 @@ impl RangeMap {
     /// Adds a run in place of a hole.
     ///
     /// # Panics
-    /// Panics if a part of it is no hole.
+    /// Panics if a part of it is not a hole.
     pub(super) fn insert(&mut self, new: Run) {
         let hole = self.extent(new.place, new.pages);
         assert!(

@@ -114,7 +114,7 @@ impl<M: ExtentMap> Side<M> {
                 fill,
             } => self.allocate(*page, *pages, *used, *fill),
             Step::Free(pages) => {
-                // Pages past the end are no hole of the file's.
+                // Pages past the end are not a hole of the file.
                 let pages = pages.start..pages.end.min(self.model.len.div_ceil(PAGE));
                 if pages.start < pages.end {
                     self.map.free(pages.clone()).unwrap();

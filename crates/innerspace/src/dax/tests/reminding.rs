@@ -53,7 +53,7 @@ struct Syncs {
     _answered: Answered,
 }
 
-/// Makes syncs fail at first, and answers touches by `touch`.
+/// Makes syncs fail at first, and answers touches with `touch`.
 fn failing_syncs(mut touch: impl FnMut(Range<usize>) -> Result<()> + 'static) -> Syncs {
     let fail = Rc::new(Cell::new(true));
     let asked = Rc::new(RefCell::new(Vec::new()));

@@ -50,8 +50,8 @@ impl<'p> DerefMut for PoolFrame<'p> {
 }
 
 impl<'p> PoolFrame<'p> {
-    /// Gives frames up for as many at the next places of a window: as many blocks as they make.
-    /// They stay charged.
+    /// Gives frames up, and returns the blocks that they make at the next places of a window. The
+    /// frames stay charged.
     pub(crate) fn place(frames: Vec<PoolFrame<'p>>, window: &mut Window<'p>) -> Vec<PoolFrame<'p>> {
         let (mut owned, mut charges, mut pools) = (Vec::new(), Vec::new(), Vec::new());
         for PoolFrame {

@@ -63,8 +63,8 @@ impl HeapCharge {
         self.pages.0 += charged.0;
     }
 
-    /// Charges for this many bytes, rounded down to pages, or gives back pages that are too many.
-    /// The caller is outside every section. The call may reclaim, as `mode` says.
+    /// Charges for this many bytes, rounded down to pages, or gives back excess pages. The caller
+    /// is outside every section. The call may reclaim, as `mode` says.
     ///
     /// # Errors
     /// The errors of [`Pool::charge`], with which nothing has changed. Giving back never fails.

@@ -192,7 +192,7 @@ impl Pool {
 
     /// Returns a frame, if the charge stays below every limit and mark and a frame is free. Frees
     /// nothing and waits for nothing, so it may be called inside a section. `None` gives no reason,
-    /// and counts as no refusal; call [`Pool::alloc`] outside the section then.
+    /// and does not count as a refusal; call [`Pool::alloc`] outside the section then.
     #[inline(always)]
     pub(crate) fn try_alloc(&self, group: GroupId) -> Option<PoolFrame<'_>> {
         let charge = self.groups.try_charge_unrefused(group)?;
@@ -349,7 +349,7 @@ impl Pool {
             Effort::Refuse => {
                 let slack = (high / 8).clamp(1, HIGH_SLACK);
                 if self.over_high(group) > slack {
-                    // Pages in stock are not in use, so they are no reason to refuse.
+                    // Pages in stock are not in use, so they are not a reason to refuse.
                     self.groups.drain_stocks(group);
                 }
                 self.background.want_under_high(group);
@@ -391,7 +391,7 @@ impl Pool {
         StoreScope::aside(self.domain.id(), lend).ok_or(Stuck::Charge(group))
     }
 
-    /// A block made of single frames, within the limits.
+    /// Attempts to make a block of single frames, within the limits.
     fn attempt_gathered(&self, group: GroupId, order: u8) -> Result<PoolFrame<'_>, Stuck> {
         let charge = self.groups.try_charge_again(group, PageCount(1 << order))?;
         let frame = self.gather(order).ok_or(Stuck::NoFrame)?;

@@ -33,7 +33,7 @@ pub(crate) struct Background {
     last_owner: AtomicU32,
     /// Whether reclaim met dirty blocks that it needs written.
     flush_wanted: AtomicBool,
-    /// The groups that were over their `high` when a request noticed that could not wait. A step
+    /// The groups that were over their `high` when a request that could not wait noticed it. A step
     /// looks at these alone, so that the groups of one tenant delay no step for another.
     over_high: Mutex<BTreeSet<GroupId>>,
     /// Whether a step was requested since the service thread last woke. Only that thread clears the

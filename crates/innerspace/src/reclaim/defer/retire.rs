@@ -77,7 +77,8 @@ pub(crate) struct Batch<'q, T> {
 
 impl<T> Batch<'_, T> {
     /// Returns the entries whose owners are free, and holds the others back. A grace period has
-    /// passed since the batch was taken, and `is_free` says who has no session that was open then.
+    /// passed since the batch was taken, and `is_free` says which owners have no session that was
+    /// open then.
     ///
     /// Entries of these owners that were held back before the batch was taken come with it. Those
     /// that another thread has held back since are left: they may have been retired after the grace

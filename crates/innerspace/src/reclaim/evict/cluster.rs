@@ -159,8 +159,8 @@ impl<'p> Cluster<'p> {
             for (_, _, at) in run {
                 let uses = &pool.frames.meta(taken[*at]).uses;
                 used[*at] |= uses.has(Uses::TOUCHED) && uses.clear(Uses::TOUCHED);
-                // A page mapped by fault-around was still awaited. It is evicted with its
-                // neighbours, so that their frames are free in a row.
+                // A page mapped by fault-around was still marked as awaited. From now on it can be
+                // evicted with its neighbours, so that their frames are free in a row.
                 if used[*at] && uses.has(Uses::AHEAD) {
                     uses.clear(Uses::AHEAD);
                 }
@@ -203,8 +203,8 @@ impl<'p> Cluster<'p> {
     }
 }
 
-/// Whether reclaim meets a page that was read ahead for the first time. Pages that were used before
-/// it also stay for another round, so its reader may not have come this far yet.
+/// Whether this is the first time that reclaim meets a page that was read ahead. Pages that were
+/// used before it also stay for another round, so its reader may not have come this far yet.
 pub(super) fn is_awaited(meta: &Meta) -> bool {
     let is_met_first = meta.uses.has(Uses::AHEAD) && !meta.uses.has(Uses::PASSED_OVER);
     if is_met_first {

@@ -9,7 +9,7 @@
 //!
 //! Pages that a group's `low` protects are passed over. If nothing else could be freed, the passes
 //! are made once more with `min` alone. The first passes also pass over dirty blocks, and request
-//! that the flusher writes them: a clean block costs nothing to evict. An owner whose store failed
+//! that the flusher write them: a clean block costs nothing to evict. An owner whose store failed
 //! to write is called less and less often, until the next tick.
 
 use super::cluster::{Cluster, Effort, Shrunk};

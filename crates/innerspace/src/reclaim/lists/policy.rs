@@ -104,7 +104,7 @@ impl EvictionPolicy {
 mod tests {
     use super::*;
 
-    /// Returns the sizes of lists of this many pages, beside others that cannot be evicted.
+    /// Returns the sizes of lists of this many pages, besides others that cannot be evicted.
     fn sizes(inactive: u64, active: u64) -> ListSizes {
         ListSizes {
             inactive: PageCount(inactive),

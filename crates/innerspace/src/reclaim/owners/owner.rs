@@ -113,10 +113,11 @@ pub(crate) trait Owner: Send + Sync {
     /// each block that had one set. Neither waits nor begins a grace period.
     fn age(&self, blocks: Range<u64>, used: &mut dyn FnMut(u64));
 
-    /// Evicts clean blocks. The steps are: try_lock, revoke, one grace period for all, freeze, out
-    /// of the index (leaving `Pool::shadow_pack`, and reporting it to `Pool::shadows_left`),
-    /// `Pool::free`. Blocks that are dirty, viewed or busy stay, and are counted as busy. If some
-    /// can be evicted only after a sync, this call makes the sync where `io` includes the owner.
+    /// Evicts clean blocks. The steps are: try_lock, revoke, one grace period for all, freeze,
+    /// removal from the index (leaving `Pool::shadow_pack`, and reporting it to
+    /// `Pool::shadows_left`), `Pool::free`. Blocks that are dirty, viewed or busy stay, and are
+    /// counted as busy. If some can be evicted only after a sync, this call makes the sync where
+    /// `io` includes the owner.
     fn evict(&self, frames: &[FrameId], io: Io) -> EvictCount;
 
     /// Takes these shadows, the oldest of all, out of the index if they are still there. Owners

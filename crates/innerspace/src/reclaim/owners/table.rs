@@ -1,5 +1,5 @@
-//! The registered owners by number. After a failed write, an owner is for a while not called to
-//! write.
+//! The registered owners by number. After a failed write, an owner is not called to write for a
+//! while.
 
 use std::collections::BTreeSet;
 

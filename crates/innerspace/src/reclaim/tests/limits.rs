@@ -320,7 +320,7 @@ fn a_store_call_evicts_what_is_clean_and_has_what_was_set_aside_and_no_more() {
     let of_other = MockFile::new(&other, GroupId::ROOT, 0);
     (0..17).for_each(|index| of_other.read(index).unwrap());
     assert!(of_other.evict_calls.load(Ordering::Relaxed) > 0);
-    // The room of what is given back is kept.
+    // Room is kept for what is given back.
     drop((of_group, lent, scope));
     page(AllocMode::Wait).unwrap_err();
     let scope = pool.store_scope(Some(aside.clone()));
@@ -477,7 +477,7 @@ fn a_block_needs_room_in_one_piece() {
         drop(pool.alloc(GroupId::ROOT, 3, mode).unwrap());
     }
     pool.validate();
-    // Pages that lie about keep all addresses.
+    // Pages in use at scattered addresses leave no addresses free for a block.
     let mut windows = Vec::new();
     while let Some(window) = pool.frames.window(3, 1) {
         windows.push(window);

@@ -157,10 +157,10 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     /// [`Device`](crate::space::Device) refuses only when it is called. If one part of the value is
     /// in memory, the device is called first, and memory stays as it was if the device refuses. If
     /// both parts go to devices, the second may refuse when the first has taken its part. A
-    /// direct-access file that is guarded counts as a device here; of a value in two of its pages,
-    /// the last page gets its part first, so that a file that was cut short takes all or nothing.
-    /// Changes to the file, or by another thread to the mapping, during the device's call are not
-    /// taken into account.
+    /// direct-access file that is guarded counts as a device here; if a value lies in two of its
+    /// pages, the last page gets its part first, so that a file that was cut short takes all or
+    /// nothing. Changes to the file, or by another thread to the mapping, during the device's call
+    /// are not taken into account.
     ///
     /// # Errors
     /// The [`Fault`] of the first byte that cannot be stored.

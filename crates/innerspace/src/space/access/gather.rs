@@ -15,13 +15,12 @@ use crate::space::vma::protection::Protection;
 use crate::sync::Arc;
 
 forms! { Accessor, Single => {
-    /// Reads each of these ranges into its buffer, like one call of [`Accessor::read`] after the
-    /// other. But first it requests pages of files that are not in memory from their stores, up to
-    /// 64 in one batch, so that a store that can serve several reads at a time does. The requests
-    /// use only memory that is available without waiting: in a batch at most an eighth of the
-    /// nearest limit of the file's groups, and half of that limit in all. `try_gather` requests
-    /// nothing from a store; to do that in the background, make this call in a
-    /// [`Task`](crate::Task).
+    /// Reads each of these ranges into its buffer, like consecutive calls of [`Accessor::read`].
+    /// But first it requests pages of files that are not in memory from their stores, up to 64 in
+    /// one batch, so that a store that can serve several reads at a time does. The requests use
+    /// only memory that is available without waiting: in a batch at most an eighth of the nearest
+    /// limit of the file's groups, and half of that limit in all. `try_gather` requests nothing
+    /// from a store; to do that in the background, make this call in a [`Task`](crate::Task).
     ///
     /// ```
     /// # use innerspace::{MIB, Map, Memory};

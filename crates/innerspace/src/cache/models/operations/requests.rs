@@ -255,8 +255,8 @@ impl World {
         wait_or(future, || self.tick())
     }
 
-    /// Does the work that a program without a service does now and then. Returns whether this is
-    /// one.
+    /// Does the work that a program without a service does now and then. Returns whether the model
+    /// is such a program.
     fn tick(&self) -> bool {
         let is_alone = self.device.kind != Kind::Threads;
         if is_alone {
@@ -443,7 +443,7 @@ fn shuttle_a_closed_file_leaves_no_write_into_a_frame_of_others() {
     });
 }
 
-/// Creates a future of the first byte of a page.
+/// Creates a future for the first byte of a page.
 fn ready(file: &PagedFile, page: u64) -> Pin<Box<Ready>> {
     Box::pin(file.ready(page * PAGE..page * PAGE + 1))
 }
