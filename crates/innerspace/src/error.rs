@@ -2,9 +2,9 @@
 //! [`std::io::Error`].
 //!
 //! The text of an error is complete: it names the place, the reason and what helps, on one line,
-//! with the text of the error below it, such as the system's. What the text has said is not said
-//! again by [`source`](std::error::Error::source), so a report that prints all sources repeats
-//! nothing. To look at the error below, match the variant, or ask [`causes`].
+//! with the text of the error below it, such as the system's. [`source`](std::error::Error::source)
+//! does not repeat what the text has said, so a report that prints all sources repeats nothing. To
+//! look at the error below, match the variant, or ask [`causes`].
 //!
 //! - [`MemoryError`]: making a memory; [`OpenError`]: opening a file, with [`FileOpenError`] for
 //!   its path

@@ -110,8 +110,8 @@ impl PagedFile {
     /// to wait.
     ///
     /// # Errors
-    /// The errors of [`PagedFile::read_at`], and [`FileError::WouldBlock`], with which `buf` may be
-    /// partly filled.
+    /// The errors of [`PagedFile::read_at`], and [`FileError::WouldBlock`], in which case `buf` may
+    /// be partly filled.
     pub fn try_read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, FileError> {
         self.handle().read_at(buf, offset, Wait::No)
     }
@@ -120,8 +120,8 @@ impl PagedFile {
     /// [`PagedFile::ready`] to wait.
     ///
     /// # Errors
-    /// The errors of [`PagedFile::read_exact_at`], and [`FileError::WouldBlock`], with which `buf`
-    /// may be partly filled.
+    /// The errors of [`PagedFile::read_exact_at`], and [`FileError::WouldBlock`], in which case
+    /// `buf` may be partly filled.
     pub fn try_read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), FileError> {
         self.read_exact(buf, offset, Wait::No)
     }

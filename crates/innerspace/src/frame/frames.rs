@@ -42,7 +42,7 @@ pub(crate) struct ArenaOptions {
     pub(crate) reserve: u32,
     /// How many times a waiter may lose a frame's lock to a thread that came later.
     pub(crate) patience: u32,
-    /// Holes of the arena, for windows: addresses beside those of the usable frames.
+    /// Holes of the arena, for windows: addresses besides those of the usable frames.
     pub(crate) holes: u32,
 }
 

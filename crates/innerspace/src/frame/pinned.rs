@@ -47,10 +47,11 @@ pub(crate) struct Pinned<K: ViewOwner> {
     pub(super) _of: PhantomData<K>,
 }
 
-/// Set in the owner of a [`Pinned`] that is of several blocks ([`super::row`]).
+/// Set in the owner of a [`Pinned`] that views several blocks ([`super::row`]).
 pub(super) const SEVERAL: usize = 1;
 
-/// Set beside it if the blocks are known to be two pages, which saves looking at their metadata.
+/// Set in addition to it if the blocks are known to be two pages, which saves looking at their
+/// metadata.
 pub(super) const PAIR: usize = 2;
 
 /// The bytes of a cloned view of a block that had too many views to count one more.
@@ -332,7 +333,7 @@ impl<K: ViewOwner> Pinned<K> {
         }
     }
 
-    /// Returns the record of uses of the view's block, or `None` if the view is of no block.
+    /// Returns the record of uses of the view's block, or `None` if the view is not one of a block.
     pub(crate) fn uses(&self) -> Option<&Uses> {
         // SAFETY: the metadata belongs to the owner's arena, which lives as long as the view's
         // bytes.

@@ -59,7 +59,7 @@ impl<'f> Writing<'f> {
             "outside the block"
         );
         // SAFETY: the bytes are inside the block, of which no slice exists (WRITER excludes views).
-        // `bytes` is a slice, so it is no part of the block.
+        // `bytes` is a slice, so it is not part of the block.
         unsafe { copy::copy_out(self.frames.host(self.frame).add(offset), bytes) }
     }
 
@@ -194,8 +194,8 @@ impl Frames {
             offset <= size && into.len() <= size - offset,
             "outside the block"
         );
-        // SAFETY: the bytes are inside the arena; `into` is an exclusive slice, so it is no part of
-        // the arena.
+        // SAFETY: the bytes are inside the arena; `into` is an exclusive slice, so it is not part
+        // of the arena.
         unsafe { copy::copy_in(into, self.host(frame).add(offset)) }
     }
 }

@@ -405,7 +405,7 @@ impl GroupError {
         }
     }
 
-    /// Returns the same error with the limit in `bytes`, of which the tree knows whole pages only.
+    /// Returns the same error with the limit in `bytes`: the tree knows only whole pages of it.
     pub(super) fn for_limit(self, bytes: u64) -> GroupError {
         match self {
             GroupError::TooSmall {

@@ -46,7 +46,7 @@ impl HeapBytes {
     /// Changes the charge to this many bytes.
     ///
     /// # Errors
-    /// The errors of [`Group::charge_heap`](super::Group::charge_heap), with which nothing has
+    /// The errors of [`Group::charge_heap`](super::Group::charge_heap), in which case nothing has
     /// changed. Giving back never fails.
     pub(crate) fn set(&mut self, bytes: u64, may: MayReclaim) -> Result<(), LimitError> {
         match bytes.checked_sub(self.bytes) {

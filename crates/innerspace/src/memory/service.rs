@@ -110,7 +110,7 @@ mod tests {
     }
 
     fn wait_called(calls: &Receiver<()>) {
-        // The timeout matters only if there is no service any more.
+        // The timeout matters only if there is no longer a service.
         let end = calls.recv_timeout(Duration::from_secs(60));
         end.expect("somebody serves");
     }

@@ -11,7 +11,7 @@ use crate::units::PageCount;
 crate::sync::thread_local! {
     /// The scopes that this thread is in.
     static SCOPES: RefCell<Vec<Open>> = const { RefCell::new(Vec::new()) };
-    /// What the last request that failed in a call of a store has met.
+    /// The refusal of the last request that failed in a call of a store.
     static SHORT: RefCell<Option<Short>> = const { RefCell::new(None) };
     /// How often this thread has skipped a file whose store it may not call.
     static SKIPPED: Cell<u64> = const { Cell::new(0) };

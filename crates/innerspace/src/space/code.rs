@@ -48,7 +48,7 @@ struct Watched {
 }
 
 /// Heap bytes of a watched page: its places in the maps of the space and of the pool, where about 6
-/// of 11 are in use, and the generation. A page that is of no file is not in the pool.
+/// of 11 are in use, and the generation. A page of no file is not in the pool.
 const WATCHED_BYTES: usize = (size_of::<u64>() + size_of::<Watched>() + 32) * 11 / 6 + 24;
 
 /// The state of a page from which code was fetched; see
@@ -146,7 +146,7 @@ impl Code {
         Ok(generation)
     }
 
-    /// Registers a watched page with the pool, as this page of a file. What it was before is
+    /// Registers a watched page with the pool, as this page of a file. Its earlier registration is
     /// forgotten: the mapping has changed since, and the generation with it. The caller holds the
     /// gate's writer lock.
     pub(crate) fn register(&self, pool: &WatchedPages, at: u64, of_file: (usize, u64)) {

@@ -51,7 +51,7 @@ use crate::space::vma::set::VmaSet;
 use crate::sync::gate::Writer;
 use crate::{FrameId, PAGE_SIZE, PageCount, VirtAddr};
 
-/// The size of an `Arc`'s counts, beside a list of frames.
+/// The size of an `Arc`'s counts, next to a list of frames.
 const ARC_BYTES: usize = 16;
 
 /// The bytes in which a space notes a pin that a fork may not copy.

@@ -8,10 +8,10 @@
 //! [`Totals`]: a plain struct of all sums and gauges, with `Display` for people,
 //! [`Totals::prometheus`] for machines and `Serialize` behind the feature `serde`.
 //!
-//! **Locking.** None. A sum that is taken while threads count consists of whole events, but not of
-//! one instant.
+//! **Locking.** None. A sum that is taken while threads count consists of whole events, but does
+//! not show one instant.
 //!
-//! **Events for `tracing`** are told by `tell!`, from calls that are not hot.
+//! **Events for `tracing`** are reported by `tell!`, in calls that are not hot.
 //!
 //! **Not here.** Counters of a group are in `group`, of a file in `cache`, and of a space in
 //! `space`.

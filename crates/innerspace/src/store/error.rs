@@ -25,8 +25,8 @@ impl fmt::Display for KnownSince {
     }
 }
 
-/// Prints an error with those below it. A store's own errors need not tell in their text what is
-/// below them, and often do.
+/// Prints an error with those below it. The text of a store's own error may include the errors
+/// below it, but need not.
 pub(crate) struct WithCauses<'a>(pub(crate) &'a (dyn Error + 'static));
 
 impl fmt::Display for WithCauses<'_> {

@@ -277,8 +277,8 @@ impl MemoryStore {
     /// Returns a copy of the whole content. The read is not counted.
     ///
     /// # Errors
-    /// [`io::ErrorKind::OutOfMemory`] if the process cannot have so much memory, for example for a
-    /// long store that is nearly all holes.
+    /// [`io::ErrorKind::OutOfMemory`] if the process cannot have that much memory, for example for
+    /// a long store that is nearly all holes.
     pub fn try_to_vec(&self) -> io::Result<Vec<u8>> {
         let bytes = self.state.bytes.read();
         let mut copy = Vec::new();

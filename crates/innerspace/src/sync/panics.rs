@@ -8,9 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 /// Runs `work` and catches its panic. Everything that `work` changes must be valid at each point
 /// where it calls foreign code.
 ///
-/// A function of its own, and never inlined: where `catch_unwind` came to be inlined in a loop, the
-/// compiler (rustc 1.95, LLVM 22.1, optimisation level 1) took the panic's address from a register
-/// that had something else, and std's clean-up crashed.
+/// This is a function of its own, and never inlined: where `catch_unwind` was inlined into a loop,
+/// the compiler (rustc 1.95, LLVM 22.1, optimisation level 1) took the panic's address from a
+/// register that had something else, and std's clean-up crashed.
 #[inline(never)]
 pub(crate) fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Box<dyn Any + Send>> {
     catch_unwind(AssertUnwindSafe(work))

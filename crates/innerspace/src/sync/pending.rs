@@ -165,8 +165,8 @@ mod models {
         }
     }
 
-    /// Runs an owner beside a thread that drains, twice. Afterwards each of `expected` must be
-    /// listed once.
+    /// Runs an owner concurrently with a thread that drains, twice. Afterwards each of `expected`
+    /// must be listed once.
     fn owner_beside_drainer(owner: fn(&World), expected: &'static [u32]) {
         let mut builder = Builder::new();
         builder.preemption_bound = Some(3);

@@ -200,8 +200,8 @@ mod models {
         }
     }
 
-    /// Runs an owner beside a drainer. Each page must still be in the slot, or have been taken out
-    /// once.
+    /// Runs an owner concurrently with a drainer. Each page must still be in the slot, or have been
+    /// taken out once.
     fn owner_beside_drainer(owner: impl Fn(&World) + Send + Sync + 'static) {
         let mut builder = Builder::new();
         builder.preemption_bound = Some(3);

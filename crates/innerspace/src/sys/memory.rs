@@ -120,15 +120,15 @@ impl Mapping {
     }
 
     /// Gives the memory of a range back, as far as it fills host pages: it is zeros from now on,
-    /// unless the host did not take it. (If the host has small pages of a huge one still, it takes
-    /// them when it needs memory, and no longer counts them to the process.) The caller has the
-    /// range to itself.
+    /// unless the host did not take it. (If the memory was part of a huge page, the host takes it
+    /// back only when it needs memory, but no longer counts it as the process's.) The caller has
+    /// the range to itself.
     pub(crate) fn discard(&self, range: Range<usize>) {
         let page = host_page_size();
         let start = range.start.next_multiple_of(page);
         let end = range.end.min(self.len) / page * page;
         if start < end {
-            // SAFETY: inside the mapping.
+            // SAFETY: the address is inside the mapping.
             platform::discard(unsafe { self.base.add(start) }, end - start);
         }
     }
@@ -227,8 +227,8 @@ mod platform {
     }
 
     fn advise(base: NonNull<u8>, len: usize, advice: libc::c_int) -> io::Result<()> {
-        // SAFETY: the advices used here change no content, but for MADV_DONTNEED, whose caller has
-        // the range to itself.
+        // SAFETY: the advices used here change no content, except for MADV_DONTNEED, whose caller
+        // has the range to itself.
         let result = unsafe { libc::madvise(base.as_ptr().cast(), len, advice) };
         if result < 0 {
             Err(io::Error::last_os_error())

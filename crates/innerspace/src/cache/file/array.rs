@@ -157,8 +157,8 @@ impl<T: Element> Array<T> {
     /// for its bytes.
     ///
     /// # Errors
-    /// The errors of [`Array::get`], and [`FileError::WouldBlock`], with which `into` may be partly
-    /// filled.
+    /// The errors of [`Array::get`], and [`FileError::WouldBlock`], in which case `into` may be
+    /// partly filled.
     pub fn try_read(&self, first: u64, into: &mut [T]) -> Result<(), FileError> {
         self.elements(first, into, Wait::No)
     }

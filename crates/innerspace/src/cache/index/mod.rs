@@ -199,7 +199,7 @@ fn is_live(word: u64) -> bool {
     matches!(Word::decode(word), Word::Block(_) | Word::Node(..))
 }
 
-/// Returns the height of the subtree under a word: 0 for a word that is no node.
+/// Returns the height of the subtree under a word: 0 for a word that is not a node.
 fn height_of(word: u64) -> u32 {
     match Word::decode(word) {
         Word::Node(_, height) => height,

@@ -337,7 +337,8 @@ impl FileCore {
     }
 
     /// Returns the error if a fill failed and took this held block away. A store that had no memory
-    /// for its files is no error here: a caller that fills the block itself makes room.
+    /// for its files does not count as an error here: a caller that fills the block itself makes
+    /// room.
     fn check_fill_error(&self, held: &BlockRef<'_>) -> Result<(), FileError> {
         if held.is_up_to_date() {
             return Ok(());

@@ -34,7 +34,8 @@ pub(crate) enum Evicting {
     /// As [`Evicting::All`], except mapped blocks. This never waits.
     Unmapped,
     /// This block, which was not to be cached, under the same conditions. It leaves no shadow,
-    /// since its return is no miss. A frame that has become another block's meanwhile stays.
+    /// since its return does not count as a miss. A frame that has become another block's meanwhile
+    /// stays.
     Uncached { block: u64 },
 }
 

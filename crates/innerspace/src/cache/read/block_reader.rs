@@ -103,8 +103,8 @@ impl BlockReader {
     /// [`PagedFile::ready`] to wait.
     ///
     /// # Errors
-    /// The errors of [`BlockReader::read_at`], and [`FileError::WouldBlock`], with which `buf` may
-    /// be partly filled.
+    /// The errors of [`BlockReader::read_at`], and [`FileError::WouldBlock`], in which case `buf`
+    /// may be partly filled.
     pub fn try_read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<usize, FileError> {
         self.read(buf, offset, Wait::No)
     }

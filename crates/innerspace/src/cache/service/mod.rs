@@ -54,7 +54,7 @@ pub(crate) struct Cache {
     unheard: ErrorLog,
     /// Whether a service thread does the work.
     served: AtomicBool,
-    /// Set when there is no service any more: neither a service thread, nor a memory that could be
+    /// Set when there is no longer a service: neither a service thread, nor a memory that could be
     /// ticked.
     abandoned: AtomicBool,
     files: Mutex<Files<FileCore>>,
@@ -295,7 +295,7 @@ impl Cache {
         wanted
     }
 
-    /// Frees what waits for a grace period, if there is no service any more. The caller has
+    /// Frees what waits for a grace period, if there is no longer a service. The caller has
     /// released a file that is not cached, and holds no lock.
     pub(crate) fn flush_if_abandoned(&self) {
         if self.abandoned.load(Ordering::Relaxed) {
@@ -303,8 +303,8 @@ impl Cache {
         }
     }
 
-    /// Makes the calls that were deferred, if there are no ticks any more. Called after a call of a
-    /// store, or a closing, where no lock is held.
+    /// Makes the calls that were deferred, if there are no longer any ticks. Called after a call of
+    /// a store, or a closing, where no lock is held.
     #[inline]
     pub(super) fn run_deferred_if_abandoned(&self) {
         // Relaxed: a thread that sees the flag too late leaves the calls to the next one.

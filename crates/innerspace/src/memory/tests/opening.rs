@@ -138,7 +138,7 @@ fn a_file_that_was_replaced_before_it_was_locked_is_not_the_one_that_is_opened()
     drop(FileStore::open_rw(&path).unwrap());
 }
 
-/// A file that only unreachable references keep open (mappings of a space that is gone) is no
+/// A file that only unreachable references keep open (mappings of a space that is gone) is not a
 /// reason to refuse an open.
 #[test]
 fn a_file_that_nobody_can_find_any_more_is_no_reason_to_refuse() {

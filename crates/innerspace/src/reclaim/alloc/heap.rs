@@ -67,7 +67,7 @@ impl HeapCharge {
     /// is outside every section. The call may reclaim, as `mode` says.
     ///
     /// # Errors
-    /// The errors of [`Pool::charge`], with which nothing has changed. Giving back never fails.
+    /// The errors of [`Pool::charge`], in which case nothing has changed. Giving back never fails.
     pub(crate) fn settle(&mut self, bytes: u64, mode: AllocMode) -> Result<(), LimitError> {
         if HeapCharge::is_settled(bytes, self.pages) {
             return Ok(());

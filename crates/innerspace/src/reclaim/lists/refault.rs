@@ -4,7 +4,7 @@
 //! sizing", 2012, and LWN's account of it). A group's clock counts its evictions and activations in
 //! pages. An evicted block leaves the clock's value in its file's index, as a *shadow*. When the
 //! block comes back, the clock has advanced by the *distance*: if the inactive list had been longer
-//! by so many pages, and the active list shorter, the block would have stayed. So if the active
+//! by that many pages, and the active list shorter, the block would have stayed. So if the active
 //! list is at least that long, the block competes with it, and becomes active immediately.
 
 use super::lru::Lru;

@@ -70,7 +70,7 @@ use crate::space::tlb::translator::{LEAVES, Tags, Translator};
 ///     let shown = unsafe { layout.current.read_volatile() };
 ///     assert_eq!(shown, layout.tags, "nobody wants anything");
 ///     let leaf = at.0 >> TranslationLayout::LEAF_SHIFT;
-///     // SAFETY: as above; so many numbers are there.
+///     // SAFETY: as above; the write tags are at this offset.
 ///     let tags = unsafe { shown.byte_add(TranslationLayout::WRITE_TAGS) };
 ///     assert_eq!(unsafe { tags.add(leaf as usize % TranslationLayout::LEAVES).read() }, leaf);
 ///     Ok::<(), innerspace::space::Fault>(())

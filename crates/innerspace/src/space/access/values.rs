@@ -99,7 +99,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
 
     /// Stores a value at any alignment, wholly or not at all, of any type that is bytes without
     /// padding. For devices see [`Self::store`]; but a device may take only a part of a value that
-    /// is no scalar. The value has at most 4096 bytes, which is checked at compile time.
+    /// is not a scalar. The value has at most 4096 bytes, which is checked at compile time.
     ///
     /// # Errors
     /// The [`Fault`] of the first byte that cannot be stored.

@@ -59,7 +59,7 @@ impl Accessor {
         space.end_writes(std::iter::once(page..page + 1));
         failpoint!(WritesEnded);
         if let Some((file, number)) = &file {
-            // No session uses a mapping that has not faulted it in.
+            // No session is waited for: a session uses only mappings that it has faulted in.
             domain.synchronize_with(|_| false);
             file.mappers().revoke(*number..number + 1, Revoke::Write);
         }

@@ -67,7 +67,7 @@ impl What {
         }
     }
 
-    /// Returns the same needs for an access that goes on for so many bytes after the page.
+    /// Returns the same needs for an access that goes on for this many bytes after the page.
     #[inline(always)]
     pub(crate) fn with_more(self, bytes: usize) -> What {
         let pages = bytes.div_ceil(PAGE_SIZE).min(u32::MAX as usize);

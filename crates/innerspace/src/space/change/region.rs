@@ -12,7 +12,7 @@ use crate::{PAGE_SIZE, VirtAddr};
 /// Anonymous memory whose end can be moved, up to a length that was reserved at the start.
 ///
 /// The reserve is address space and costs no memory. The region belongs to its space, and stays
-/// when this handle is dropped: it is unmapped like any mapping. A clone is another handle of the
+/// when this handle is dropped: it is unmapped like any mapping. A clone is another handle on the
 /// same region.
 ///
 /// The space's mappings decide the region's length. A restore brings back the length of the

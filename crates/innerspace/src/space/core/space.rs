@@ -39,7 +39,7 @@ const CAUSE_BYTES: usize = size_of::<Remembered>() + 256;
 /// An address space: mappings of files and anonymous memory, reached through
 /// [`Accessor`](crate::Accessor)s.
 ///
-/// This is a handle: a clone is another handle of the same space, whereas [`Space::fork`] makes
+/// This is a handle: a clone is another handle on the same space, whereas [`Space::fork`] makes
 /// another space. The space lives as long as a handle or an accessor of it.
 ///
 /// ```
@@ -338,8 +338,8 @@ impl SpaceInner {
         }
     }
 
-    /// Returns a range that a structural change is asked for: see [`SpaceInner::check_live`] and
-    /// [`SpaceInner::range`].
+    /// Returns the range of a structural change, if the change is allowed: see
+    /// [`SpaceInner::check_live`] and [`SpaceInner::range`].
     pub(crate) fn live_range(
         &self,
         what: &'static str,
@@ -465,7 +465,7 @@ impl SpaceInner {
         let mut causes = self.causes.lock();
         let paid = match paid.filter(|_| causes.len() < REMEMBERED) {
             Some(paid) => Some(paid),
-            // Without room for one more, the oldest goes.
+            // If there is no room for one more, the oldest goes.
             None => causes.pop_front().and_then(|(_, _, paid)| paid),
         };
         causes.push_back((fault, cause, paid));

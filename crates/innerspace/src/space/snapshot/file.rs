@@ -69,7 +69,7 @@ impl Snapshot {
     /// # Errors
     /// [`SnapshotFileError::Io`]; or, for the first mapping that cannot be saved,
     /// [`SnapshotFileError::Device`], [`SnapshotFileError::Dax`] or
-    /// [`SnapshotFileError::LongName`]. The bytes written up to an error are no snapshot.
+    /// [`SnapshotFileError::LongName`]. The bytes written up to an error are not a snapshot.
     pub fn save(&self, to: &mut impl Write) -> Result<(), SnapshotFileError> {
         let mut out = Records::new(to);
         out.header()?;

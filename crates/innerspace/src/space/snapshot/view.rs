@@ -13,7 +13,7 @@ use crate::space::table::still::StillPage;
 use crate::space::vma::protection::Protection;
 use crate::sync::Arc;
 
-/// Heap bytes of an `Arc` beside its value.
+/// Heap bytes of an `Arc` besides its value.
 const ARC_BYTES: usize = 16;
 
 /// Bytes of a snapshot that stay as they are, even when the snapshot and every space are gone.

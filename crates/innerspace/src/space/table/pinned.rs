@@ -46,8 +46,8 @@ impl Pins {
     /// Copies bytes of one page out. A concurrent store may be seen in part.
     pub(crate) fn copy_out(&self, page: usize, offset: usize, into: &mut [u8]) {
         assert!(offset <= PAGE_SIZE && into.len() <= PAGE_SIZE - offset);
-        // SAFETY: inside one frame of the arena, which the pool keeps mapped and the pin keeps from
-        // being freed; `into` is an exclusive slice, and no part of the arena.
+        // SAFETY: the bytes are inside one frame of the arena, which the pool keeps mapped and the
+        // pin keeps from being freed; `into` is an exclusive slice, and no part of the arena.
         unsafe { copy::copy_in(into, self.host(page).add(offset)) }
     }
 
@@ -100,7 +100,7 @@ impl Nodes<'_> {
             let leaf = self.find(root, at).filter(|leaf| leaf.exclusive);
             let leaf = leaf.ok_or(NotPinned::NotStoredTo)?.frame;
             let page = pte::load(&self.words(leaf)[slot_index(at, 0)]);
-            // If the page had no write validity, a restore would take bytes that a device has
+            // If the page had no write validity, a restore would mistake bytes that a device has
             // stored for the old ones.
             let stored_to = page.holds() == Holds::Own && page.has(VALID_R | VALID_W);
             if !stored_to || !self.is_sole_owner(page) {

@@ -25,8 +25,8 @@
 //! accessors may use it without reading the word. `tlb::coalesced` says when they are told of
 //! changes.
 //!
-//! VALID_R says that a load needs nothing more, VALID_X the same of a fetch. Both double as the
-//! accessed bit, and aging clears them (with VALID_W). VALID_W says that a store needs nothing
+//! VALID_R says that a load needs nothing more, VALID_X says the same of a fetch. Both double as
+//! the accessed bit, and aging clears them (with VALID_W). VALID_W says that a store needs nothing
 //! more: the page is recorded as dirty, or is anonymous and this leaf's alone. Every change is a
 //! compare-exchange or a read-modify-write, because accessors, faults and revokers change the same
 //! words without a lock. Two plain stores are the exceptions: a structural change empties the word

@@ -1,8 +1,8 @@
 //! A leaf and the one it borrows from: what each knows about the other, and how the link ends.
 //!
-//! A leaf knows its shadow, and a slot before which it borrows nothing. A shadow knows the
-//! exclusive or of its borrowers, which is the borrower itself if there is only one. The link ends
-//! in three ways, explained in `docs/protocols/borrowing.md`:
+//! A leaf knows its shadow, and a slot before which it borrows nothing. A shadow knows the XOR of
+//! its borrowers' frame numbers, which names the borrower itself if there is only one. The link
+//! ends in three ways, explained in `docs/protocols/borrowing.md`:
 //!
 //! - The leaf no longer borrows anything: it releases the shadow ([`Nodes::part`]), after a grace
 //!   period.

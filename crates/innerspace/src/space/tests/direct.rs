@@ -15,7 +15,7 @@ pub(super) fn device(bytes: u64) -> DaxDevice {
     DaxDevice::memory(bytes).unwrap()
 }
 
-/// Creates a file of so many bytes that is one hole.
+/// Creates a file of this many bytes that is one hole.
 pub(super) fn hole(pool: &Arc<Pool>, device: &DaxDevice, bytes: u64) -> DaxFile {
     hole_with(pool, device, bytes, HoleWrites::OnePage)
 }

@@ -48,7 +48,7 @@ fn less_than_a_leaf_is_dropped_with_one_grace_period_and_nothing_is_forgotten() 
     );
     assert_eq!(pool.groups.usage(GroupId::ROOT).0, used - 5);
     assert_eq!(shown(&space, at), without(6..11));
-    // The zero frame, which loads have mapped, is no page to wait for.
+    // The zero frame, which loads have mapped, is not a page to wait for.
     let before = pool.domain.grace_periods();
     space.discard(range, 5 * PAGE).unwrap();
     assert_eq!(pool.domain.grace_periods(), before);

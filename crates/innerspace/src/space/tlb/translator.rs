@@ -93,10 +93,10 @@ pub(super) static EMPTY_LEAVES: Leaves = NO_LEAVES;
 // those of the static are null.
 unsafe impl Sync for Leaves {}
 
-/// The leaves of one translator, on the heap. This is a pointer and no `Box`, because a `Box` would
-/// claim that nothing else has the address. Generated code reads the leaves between two calls, and
-/// the participant keeps their address: these pointers have to stay valid when the leaves are
-/// written here and the translator is moved.
+/// The leaves of one translator, on the heap. This is a pointer and not a `Box`, because a `Box`
+/// would claim that nothing else has the address. Generated code reads the leaves between two
+/// calls, and the participant keeps their address: these pointers have to stay valid when the
+/// leaves are written here and the translator is moved.
 pub(super) struct LeavesPlace(NonNull<Leaves>);
 
 impl LeavesPlace {

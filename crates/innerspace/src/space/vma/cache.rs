@@ -72,7 +72,7 @@ struct Shared {
     /// The number of the sequence when the cache filled its slots. The space stores [`FORGOTTEN`]
     /// to make the cache forget everything.
     number: AtomicU64,
-    // The next two are written by the cache alone. Hits are the calls that are no misses.
+    // The next two are written by the cache alone. Hits are the calls that are not misses.
     calls: AtomicU64,
     misses: AtomicU64,
     /// References that keep the files of the slots open as long as they are mapped. The space

@@ -71,7 +71,7 @@ macro_rules! forward_device {
 forward_device!(Arc);
 forward_device!(Box);
 
-/// The size of an `Arc`'s two counts, beside the value.
+/// The size of an `Arc`'s two counts, besides the value.
 const ARC_BYTES: usize = 16;
 
 /// A device, or a guarded file, as mappings refer to it.

@@ -1,4 +1,4 @@
-//! [`FileStore`]: a regular file, of which nothing stays in the kernel's page cache.
+//! [`FileStore`]: a regular file, none of which stays in the kernel's page cache.
 //!
 //! The library caches the file itself, under a limit. With a second copy in the kernel that limit
 //! would mean nothing. [`CacheMode`] has the ways to avoid the copy, and [`FileStore::cache_mode`]

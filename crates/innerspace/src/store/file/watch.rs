@@ -106,7 +106,7 @@ impl Watch {
         let result = resize();
         match &result {
             Ok(()) => self.known_len.store(len, Ordering::Relaxed),
-            // Nothing was cut, or the file's length tells of the cut.
+            // Nothing was cut, or the file's length shows the cut.
             Err(_) => {
                 let now = file.metadata().map_or(len, |metadata| metadata.len());
                 self.known_len.fetch_max(before.min(now), Ordering::Relaxed);

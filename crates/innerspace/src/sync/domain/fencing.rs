@@ -1,5 +1,5 @@
-//! Adaptive fencing decides who orders the beginning of a section: the revoker, by an interrupt of
-//! every processor, or each reader, by a fence.
+//! Adaptive fencing decides which side orders the beginning of a section: the revoker, by an
+//! interrupt of every processor, or each reader, by a fence.
 //!
 //! Where grace periods follow one another closely, heavy barriers would be most of the work. The
 //! readers are then told to fence: each *enter* executes a full fence, and a grace period executes

@@ -47,7 +47,7 @@ impl Page {
 }
 
 /// A revoker reuses a frame that a reader may be using. `reader` makes the reader; `before` runs
-/// beside its section, before the frame is taken away.
+/// concurrently with its section, before the frame is taken away.
 fn reuse_beside(
     reader: impl Fn(&Arc<Domain>) -> Sections + Send + Sync + Copy + 'static,
     before: impl Fn(&Arc<Domain>) -> Option<Sections> + Send + Sync + Copy + 'static,

@@ -3,8 +3,8 @@
 //! A grace period looks at the state of each reader that is *online*. A memory may have very many
 //! accessors, few of which are in use, and a tenant's grace periods must not become slower with
 //! the accessors of others. So an accessor begins offline, and goes online in its next section.
-//! When [`MOST_ONLINE`] accessors are online, the one that goes online first takes those offline
-//! that went online first and are in no section.
+//! When [`MOST_ONLINE`] accessors are online, the next one to go online takes offline those that
+//! went online first and are in no section.
 //!
 //! The flag [`OFFLINE`] is a bit of the word that an access compares with what it has cached, as
 //! [`FENCED`] is. It therefore costs an access nothing; an accessor that is offline takes the slow
@@ -76,7 +76,7 @@ impl Domain {
         reader.graces_seen.store(graces, Ordering::Relaxed);
     }
 
-    /// Takes the accessors offline that went online first, if they are in no section.
+    /// Takes offline the accessors that went online first, if they are in no section.
     fn take_some_offline(&self, participants: &mut Participants) {
         let oldest = (0..AT_ONCE).map_while(|_| participants.accessors.leave_first());
         let oldest: Vec<_> = oldest.collect();
@@ -85,8 +85,8 @@ impl Domain {
             participant.alone.fetch_or(OFFLINE, Ordering::SeqCst);
         }
         if self.mode == BarrierMode::Membarrier {
-            // Also where readers fence, since they may fence before they load the flag. In the
-            // other mode, the read-modify-writes order everything.
+            // This is needed even where readers fence, since they may fence before they load the
+            // flag. In the other mode, the read-modify-writes order everything.
             barrier::heavy();
         }
         for participant in oldest {

@@ -1,7 +1,7 @@
 //! Bulk operations on shared bytes: bytes that other threads may be writing at the same time.
 //!
 //! Such bytes are never a `&[u8]`, and memcpy on them would be a data race. The operations here are
-//! no data race. Whatever other threads do meanwhile, the operations end, touch nothing outside
+//! not data races. Whatever other threads do meanwhile, the operations end, touch nothing outside
 //! their range, and access each *aligned word* of shared memory (8 bytes at an address divisible by
 //! 8) as a whole. A word that is read is therefore some word that was written, never a mixture
 //! (A16).

@@ -1,4 +1,4 @@
-//! Which blocks are read ahead of which misses.
+//! Tests of which blocks are read ahead after which misses.
 
 use super::*;
 
@@ -200,7 +200,7 @@ fn a_window_of_several_requests_waits_for_room_for_a_whole_one_and_shrinks() {
 fn blocks_that_were_cached_already_do_not_end_a_stream() {
     let stream = Stream::default();
     assert_eq!((miss(&stream, 0), miss(&stream, 1)), (0, 4));
-    // Blocks 6 to 8 were cached, so they are no misses.
+    // Blocks 6 to 8 were cached, so they are not misses.
     let ahead = stream.miss(9, 1, Reading::Normal, &TUNING);
     assert_eq!(ahead.range(), Some(10..18));
 }

@@ -8,7 +8,7 @@ use super::*;
 use crate::sync::failpoint;
 
 const PAGES: u64 = 600;
-/// Frames beside the pages: two leaves, the nodes above them, the root, and the accessor.
+/// Frames besides the pages: two leaves, the nodes above them, the root, and the accessor.
 const TABLES: u64 = 2 + 3 + 2;
 
 fn used(pool: &Arc<Pool>) -> u64 {

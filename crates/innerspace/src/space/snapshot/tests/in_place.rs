@@ -6,8 +6,8 @@ fn in_place(pool: &Arc<Pool>) -> u64 {
     pool.counters.totals().restore_in_place
 }
 
-/// Creates a space of eight pages, and restores it so many times. The first two pages are stored to
-/// before each restore.
+/// Creates a space of eight pages, and restores it this many times. The first two pages are stored
+/// to before each restore.
 fn restored(pool: &Arc<Pool>, restores: u64) -> (Space, VirtAddr, Accessor, Snapshot) {
     let space = space(pool);
     let all = Protection::READ_WRITE | Protection::EXECUTE;

@@ -1,6 +1,6 @@
-//! A model of adaptive fencing: readers that are told to fence and to stop, beside a revoker, in
-//! all interleavings. The machine's store buffers are part of the state, as in x86's memory model
-//! (Owens, Sarkar, Sewell: "A better x86 memory model: x86-TSO", 2009).
+//! A model of adaptive fencing: readers that are told to fence and to stop, concurrently with a
+//! revoker, in all interleavings. The machine's store buffers are part of the state, as in x86's
+//! memory model (Owens, Sarkar, Sewell: "A better x86 memory model: x86-TSO", 2009).
 //!
 //! Each thread is a program of a few steps, and all orders of the steps are tried. The model
 //! contains no code of the library; the tests of `domain` run that code on the processor itself.
