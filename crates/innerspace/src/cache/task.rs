@@ -8,7 +8,7 @@
 //! the task is dropped before that, the call is not made; a call under way runs to its end. The
 //! call holds its file or space, since its writes need an owner.
 //!
-//! **The thread that makes the call** is one of the memory's, or the one that ticks. If both are
+//! **The thread that makes the call** is a thread of the memory, or the one that ticks. If both are
 //! gone, it is the one that polls. The first poll makes the call itself if no other thread could:
 //! in a thread that does the memory's work, or that is in a call of another file's store.
 //!

@@ -14,7 +14,7 @@ use crate::units::FrameId;
 
 /// The number of pages of the range.
 const PAGES: usize = 2;
-/// The number of nodes to which the range's word may lead; the last is a thread's own.
+/// The number of nodes to which the range's word may lead; the last belongs to one thread.
 const NODES: usize = 4;
 
 struct World {
@@ -51,7 +51,8 @@ impl World {
         })
     }
 
-    /// Locks the wanted entry; `spare` is a node of the caller's own. Returns `None` at a conflict.
+    /// Locks the wanted entry; `spare` is a node that belongs to the caller. Returns `None` at a
+    /// conflict.
     fn lock(&self, page: u64, wanted: Wanted, spare: u32) -> Option<Held> {
         let mut spare = vec![FrameId(spare)];
         loop {

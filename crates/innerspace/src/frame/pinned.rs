@@ -466,7 +466,7 @@ impl<K: ViewOwner> Pinned<K> {
 /// An owner's address has the two bits clear, and so has that of the box of a [`Copied`].
 const _: () = assert!(align_of::<Copied>() > SEVERAL | PAIR);
 
-/// Notifies the owner of a dropped view of a detached block. Safety: the view was the caller's, and
+/// Notifies the owner of a dropped view of a detached block. Safety: the caller held the view, and
 /// the owner has counted it.
 #[cold]
 #[inline(never)]

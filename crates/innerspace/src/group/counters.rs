@@ -199,8 +199,8 @@ impl GroupTree {
         let mut next = Some(group);
         while let Some(id) = next.filter(|id| Some(*id) != end) {
             let node = self.node(id);
-            // The parent is read first: once the last page is taken off, the node may become
-            // another group's.
+            // The parent is read first: once the last page is taken off, the node may come to
+            // belong to another group.
             next = node.parent();
             // The peak is noted before the pages are taken off, not after.
             let note = |usage: u64| node.note_peak(usage.saturating_sub(stocked));

@@ -155,8 +155,8 @@ impl Node {
         self.state.store(LIVE, Ordering::SeqCst);
     }
 
-    /// Deletes the group (Live -> Deleted): it has no limit and no protection any more, and its
-    /// pages are its parent's.
+    /// Deletes the group (Live -> Deleted): it no longer has a limit or protection, and its pages
+    /// belong to its parent.
     pub(super) fn delete(&self) {
         self.max.store(NO_LIMIT, Ordering::Relaxed);
         self.high.store(NO_LIMIT, Ordering::Relaxed);

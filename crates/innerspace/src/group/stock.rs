@@ -302,7 +302,7 @@ impl Stocks {
         Stocked::Yes
     }
 
-    /// Takes a batch, of which `pages` are the caller's. Returns false if a limit is too near for
+    /// Takes a batch, `pages` of which go to the caller. Returns false if a limit is too near for
     /// that.
     pub(super) fn refill(
         &self,
@@ -425,7 +425,7 @@ impl Stocks {
         }
     }
 
-    /// Does [`Stocks::settle`] for every slot of `top` and the groups below it.
+    /// Calls [`Stocks::settle`] for every slot of `top` and the groups below it.
     pub(super) fn settle_below(&self, levels: &impl Levels, top: GroupId) {
         let is_due = |slot: &AtomicU64| {
             let word = Slot(slot.load(Ordering::Acquire));

@@ -98,7 +98,7 @@ fn a_slot_holds_one_batch_of_one_group_and_larger_requests_pass_it_by() {
         (129, 129),
         "a larger one takes no batch"
     );
-    // Given back one by one: there is never more than a batch in stock.
+    // The pages are given back one by one, so there is never more than a batch in stock.
     for left in (0..129).rev() {
         give_back(&tree, 0, group, 1);
         assert_eq!(tree.usage(group).0, left);

@@ -74,7 +74,7 @@ impl Memory {
 
 impl DaxOpener {
     /// Sets the group that pays for the file's entries; the root group by default. The bytes
-    /// themselves are the device's. Opening fails with a group of another `Memory`
+    /// themselves belong to the device. Opening fails with a group of another `Memory`
     /// ([`DaxError::OtherMemorysGroup`]), and for a file that is open already for another group
     /// ([`DaxError::OpenOtherwise`]), unless both calls opened it to [`share`](DaxOpener::share)
     /// it.

@@ -221,7 +221,7 @@ impl Memory {
     }
 
     /// Sets a hook that is called with each write error that no open handle can report, because the
-    /// file's last handle is gone. The hook runs on a thread of the memory's, or in
+    /// file's last handle is gone. The hook runs on one of the memory's threads, or in
     /// [`Memory::tick`], with no lock held that a call of this library takes. The errors are in
     /// [`Memory::take_errors`] as well. A later hook replaces an earlier one. The hook also runs
     /// when the last `Memory` is dropped and, with [`Threads::None`], after that in the thread that
@@ -279,7 +279,7 @@ impl std::fmt::Debug for Memory {
 impl Drop for MemoryInner {
     fn drop(&mut self) {
         if self.cache.is_foreign() {
-            // A child of fork(2) drops nothing of its parent's.
+            // A child of fork(2) drops nothing that belongs to its parent.
             std::mem::forget((self.pool.clone(), self.cache.clone(), self.root.clone()));
             return;
         }

@@ -40,7 +40,7 @@
 //! inactive list, a batch at a time (`lists/batch.rs`). Reclaim isolates clusters of 32 to 256
 //! frames from the tail, the oldest first (`isolate` in `lists/lru.rs`). Those that `verdict` gives
 //! up are sorted by file and block number (`by_owner` in `evict/cluster.rs`), so that neighbours
-//! are written and freed together: the order inside a cluster is the file's, not that of age. An
+//! are written and freed together: the order inside a cluster is that of the file, not of age. An
 //! active block goes to the inactive list first, to its head or to its tail as the policy says
 //! (`balance` in `evict/passes.rs`). Looking at mapped pages before memory is full
 //! (`evict/aging.rs`) leaves the unused ones at the tail, in their order.

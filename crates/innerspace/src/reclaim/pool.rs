@@ -279,7 +279,7 @@ impl Pool {
         }
     }
 
-    /// Drops a reference of the caller's, and frees the block if that was the last hold.
+    /// Drops one of the caller's references, and frees the block if that was the last hold.
     pub(crate) fn put(&self, id: FrameId) {
         if self.frames.meta(id).hold.put() == Dropped::Last {
             self.free(id);
@@ -476,7 +476,7 @@ impl Pool {
         }
     }
 
-    /// Does [`Pool::flush_retired`] for a caller that is counted as working already.
+    /// Like [`Pool::flush_retired`], for a caller that is counted as working already.
     pub(super) fn run_retired(&self) -> usize {
         let Some(mut batch) = self.retired.take() else {
             return 0;

@@ -1,5 +1,5 @@
 //! Pins: pages of private memory that keep their address in the process, for code that reads and
-//! writes them by that address: a device of the program's own, a system call, foreign code.
+//! writes them by that address: one of the program's devices, a system call, foreign code.
 //!
 //! The effect of each operation on a pinned page:
 //!
@@ -19,12 +19,12 @@
 //!
 //! # How
 //!
-//! A pinned page is the space's own, in a leaf and on a path that the space does not share. A store
-//! makes it so, and only a fork would change that. So a fork gives the child copies of the leaf and
-//! of the nodes on the path. In the copied leaf, pinned pages are copied, and the others shared by
-//! a ref each. The cost is in proportion to the pages in leaves with pinned pages. The hold word of
-//! a page counts its pins. The space remembers the leaves in which there may be pinned pages
-//! (`PinnedLeaves`), and forgets those without any at its next check.
+//! A pinned page belongs to the space alone, in a leaf and on a path that the space does not share.
+//! A store makes it so, and only a fork would change that. So a fork gives the child copies of the
+//! leaf and of the nodes on the path. In the copied leaf, pinned pages are copied, and the others
+//! shared by a ref each. The cost is in proportion to the pages in leaves with pinned pages. The
+//! hold word of a page counts its pins. The space remembers the leaves in which there may be pinned
+//! pages (`PinnedLeaves`), and forgets those without any at its next check.
 //!
 //! Locking: pinning holds the gate's writer lock, but leaves the gate open. A store fault has
 //! installed the page before, and since then only another writer can have taken it away; then the
@@ -108,7 +108,8 @@ pub(super) struct PinnedCopies<'pool> {
     pages: Vec<PoolFrame<'pool>>,
 }
 
-/// Does [`Space::pin`](crate::Space::pin). `ensure_pages` brings in the pages as stores would.
+/// Implements [`Space::pin`](crate::Space::pin). `ensure_pages` brings in the pages as stores
+/// would.
 pub(super) fn pin(
     space: &SpaceInner,
     at: VirtAddr,
@@ -158,8 +159,8 @@ pub(super) fn pin(
 pub(super) fn pin_pages(space: &SpaceInner, range: &Range<u64>) -> Result<Pins, NotPinned> {
     let nodes = space.nodes();
     space.inside(|tables| {
-        // The lock is taken for the same reason as in `zap`: otherwise the leaf could by now be a
-        // fork's alone.
+        // The lock is taken for the same reason as in `zap`: otherwise the leaf could by now be
+        // exclusive to a fork.
         let _paths = space.paths.lock();
         nodes.pin_range(&space.pool, tables.root, range.start, range.end)
     })

@@ -2,8 +2,8 @@
 //! once, later, in any order, on any thread.
 //!
 //! A request owns the memory that it reads into or writes from until it is completed. A store that
-//! keeps a request for long, or for ever, therefore holds that memory and nothing else of the
-//! caller's. A request that is dropped without being completed fails with
+//! keeps a request for long, or for ever, therefore holds that memory and nothing else that belongs
+//! to the caller. A request that is dropped without being completed fails with
 //! [`StoreError::Abandoned`]; the memory's threads then read the same bytes by plain calls.
 //!
 //! A request to read knows how much of it was filled. A store fills it from front to back.

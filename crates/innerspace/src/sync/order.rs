@@ -44,7 +44,7 @@ ranks! {
     SpaceWriter,
     /// The append mutex of a file.
     Append,
-    /// The turn at a file's long views.
+    /// The lock by which threads take turns at a file's long views.
     LongView,
     /// The lock `invalidate` of a file.
     Invalidate,

@@ -2,9 +2,9 @@
 //! The batches of frames on their way to an LRU list use it.
 //!
 //! An entry is a hint: it names an item whose *mark* says whether the item is still pending. The
-//! thread that processes or removes the item clears the mark, under a lock of the user's. Entries
-//! are therefore never taken out. The entry of an item that is done finds no mark, or a later mark,
-//! which has its own entry.
+//! thread that processes or removes the item clears the mark, under one of the user's locks.
+//! Entries are therefore never taken out. The entry of an item that is done finds no mark, or a
+//! later mark, which has its own entry.
 //!
 //! An item that was added before a drain began has been processed when the drain ends, and only
 //! once. The steps and the argument are in `docs/protocols/per-thread.md`.

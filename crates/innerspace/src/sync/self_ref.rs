@@ -18,7 +18,7 @@
 //! 3. calls [`SelfRefState::end`], then drops both `Arc`s.
 //!
 //! Count and `Arc` change together under a mutex, so a caller of `get` always finds the `Arc`. The
-//! same mutex may guard further counts of the user's. All these calls are rare.
+//! same mutex may guard further counts that the user keeps. All these calls are rare.
 
 use super::{Arc, Mutex, MutexGuard};
 

@@ -144,7 +144,7 @@ impl FileCore {
         io.includes(self.id.groups.iter().copied()) && self.may_call_unasked()
     }
 
-    /// Does [`with_room`] for a file.
+    /// Calls [`with_room`] for a file.
     pub(crate) fn with_room<T>(
         &self,
         work: impl FnMut() -> Result<T, FileError>,
@@ -197,7 +197,7 @@ impl FileCore {
         // What has landed can be evicted.
         self.wait_for_landing(self.id.group.id());
         let freed = StoreScope::make_room_where_short(PageCount(pages));
-        // The call was another thread's.
+        // The call was made by another thread.
         let elsewhere = || {
             let io = Io::Of(self.id.group.id());
             self.pool.reclaim_for(GroupId::ROOT, PageCount(pages), io)

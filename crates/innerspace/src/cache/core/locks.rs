@@ -16,8 +16,8 @@ pub(crate) struct FileLocks {
     invalidate: RwLock<()>,
 }
 
-/// Proof that no truncate, punch, discard or invalidate of the file runs meanwhile, or that it is
-/// the caller's own.
+/// Proof that no truncate, punch, discard or invalidate of the file runs meanwhile, or that the
+/// caller itself runs it.
 #[must_use]
 pub(crate) enum InvalidateGuard<'f> {
     /// Other threads may fill and write as well.
@@ -59,7 +59,7 @@ impl FileLocks {
         self.append.lock()
     }
 
-    /// Does [`FileLocks::append`] without waiting.
+    /// Like [`FileLocks::append`], without waiting.
     pub(crate) fn try_append(&self) -> Option<MutexGuard<'_, ()>> {
         self.append.try_lock()
     }
@@ -77,7 +77,7 @@ impl FileLocks {
         }
     }
 
-    /// Does [`FileLocks::shared`] without waiting.
+    /// Like [`FileLocks::shared`], without waiting.
     pub(crate) fn try_shared(&self) -> Option<InvalidateGuard<'_>> {
         let guard = self.invalidate.try_read()?;
         Some(InvalidateGuard::Shared {
@@ -86,7 +86,7 @@ impl FileLocks {
         })
     }
 
-    /// Excludes all fills and writes. `index` is the file's.
+    /// Excludes all fills and writes. `index` is that of the file.
     pub(crate) fn alone<'f>(&'f self, index: &'f Index<DirtyIndex>) -> InvalidateGuard<'f> {
         let guard = self.invalidate.write();
         index.lock().set_cutting(true);

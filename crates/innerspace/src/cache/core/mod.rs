@@ -126,7 +126,7 @@ pub(crate) struct Blocks {
     /// Whether the last block has old bytes past the end of the file that could not be cleared
     /// because they are viewed. They are cleared before the file grows.
     pub(crate) tail_left: AtomicBool,
-    /// The errors for blocks that could not be filled and that waiters still hold (P20). An
+    /// The errors of blocks that could not be filled, for waiters that still hold them (P20). An
     /// innermost lock.
     pub(crate) fill_errors: Mutex<Vec<(FrameId, FileError)>>,
     /// The number of readers that may remember blocks. Each of them holds a block once.

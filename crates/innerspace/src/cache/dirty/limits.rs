@@ -74,7 +74,7 @@ fn dirty_level_at(core: &FileCore, group: GroupId, below: Option<GroupId>) -> Di
 }
 
 /// Returns how many more pages may become unwritten without using the memory `owed` to the groups
-/// right below `group`, or `None` if there are too many already.
+/// directly below `group`, or `None` if there are too many already.
 #[cold]
 fn unwritten_room(
     core: &FileCore,

@@ -40,7 +40,7 @@ pub(crate) fn dirty_entry(core: &FileCore) -> Dirty {
     }
 }
 
-/// Does [`mark_dirty`] with an entry from the caller.
+/// Like [`mark_dirty`], with an entry from the caller.
 pub(crate) fn mark_dirty_as(core: &FileCore, entry: Dirty, block: u64, frame: FrameId) {
     let flags = &core.frames().meta(frame).flags;
     let mut dirty = core.dirty();

@@ -77,7 +77,7 @@ pub(crate) fn punch_again(core: &FileCore) {
     again.result = Some(runs.try_for_each(|run| punch_lost(core, run, &alone)));
 }
 
-/// Does [`punch_again`] for one range, a batch of cached blocks at a time.
+/// Like [`punch_again`], for one range, a batch of cached blocks at a time.
 fn punch_lost(
     core: &FileCore,
     run: Range<u64>,

@@ -116,9 +116,9 @@ const MUCH: usize = PAGE_SIZE / 4;
 /// The result of one look at the index.
 enum Looked {
     Absent,
-    /// The block. The reference to it is the caller's.
+    /// The block. The caller owns the reference to it.
     Held(FrameId),
-    /// A frame that belongs to another block by now. The reference to it is the caller's.
+    /// A frame that belongs to another block by now. The caller owns the reference to it.
     Stale(FrameId),
     /// A block that is being evicted, whose word is about to go.
     Dying,
@@ -368,8 +368,8 @@ impl FileCore {
         self.create_in(block, get, basis, owned, &mut spares)
     }
 
-    /// The same in a frame of the file's group. Nodes that `spares` lacks are allocated as `get`
-    /// says.
+    /// Does the same in a frame of the file's group. Nodes that `spares` lacks are allocated as
+    /// `get` says.
     pub(crate) fn create_in(
         &self,
         block: u64,

@@ -2,7 +2,7 @@
 //!
 //! Frames are named, not held: each may belong to another block by now. So these calls take a
 //! reference to a cached frame, check its owner and index, lock it without waiting, and check the
-//! file's index once more. After that, the frame is the file's and stays so.
+//! file's index once more. After that, the frame belongs to the file and stays there.
 
 use std::ops::Range;
 
@@ -145,7 +145,7 @@ impl FileCore {
     /// Takes a locked, clean block without translations out of the file, unless it is held. Returns
     /// the shadow that it left, if any. The caller frees the frame.
     fn evict_locked(&self, locked: Locked<'_>, which: Evicting) -> Option<Option<LeftShadow>> {
-        // The two references are the index's and this call's.
+        // The two references are those of the index and of this call.
         if !locked.meta().hold.freeze(2) {
             return None;
         }

@@ -191,7 +191,7 @@ impl FileCore {
         self.fill_absent_into(block, get, steady, miss, drop)
     }
 
-    /// Does [`FileCore::fill_absent`]. `keep` gets each block that is read or put in flight, in
+    /// Like [`FileCore::fill_absent`]. `keep` gets each block that is read or put in flight, in
     /// order. [`Get::DONTCACHE`] holds for all of them.
     pub(crate) fn fill_absent_into<'f>(
         &'f self,
@@ -531,7 +531,7 @@ impl FileCore {
         self.end_hole_moved(blocks);
     }
 
-    /// Does [`FileCore::end_hole`] after the epoch was moved, under the mutex under which the
+    /// Like [`FileCore::end_hole`], after the epoch was moved, under the mutex under which the
     /// blocks entered the index.
     #[inline]
     pub(crate) fn end_hole_moved(&self, blocks: Range<u64>) {

@@ -191,9 +191,9 @@ impl Fill {
         core.read_singly(store, fills, first, self.wanted)
     }
 
-    /// Ends the request: each block becomes the file's and up to date, or is taken out with the
-    /// error at its place in `errors`. Wakers of futures are left to be called where no lock is
-    /// held.
+    /// Ends the request: each block becomes a block of the file and up to date, or is taken out
+    /// with the error at its place in `errors`. Wakers of futures are left to be called where no
+    /// lock is held.
     fn end(&mut self, errors: Vec<Option<FileError>>) {
         let Some(fills) = &mut self.fills else {
             return;
@@ -226,8 +226,8 @@ impl Fill {
         core.wake_due_elsewhere();
     }
 
-    /// Ends the request, if it has not ended. `settle` gets each block that is the file's. A block
-    /// that `settle` drops is taken out, and its waiters fill it themselves.
+    /// Ends the request, if it has not ended. `settle` gets each block that belongs to the file. A
+    /// block that `settle` drops is taken out, and its waiters fill it themselves.
     fn leave(&mut self, mut settle: impl FnMut(u64, NewBlock<'_>)) {
         let Some(fills) = self.fills.take() else {
             return;
@@ -256,7 +256,7 @@ impl Drop for Fill {
             self.core.wake_due_elsewhere();
         }
         // A file that was closed meanwhile has dropped its store. The last drop may run any code,
-        // and this may be any thread, even one of the store's own, in a completion.
+        // and this may be any thread, even one of the store's threads, in a completion.
         let last = self.store.take().and_then(Arc::into_inner);
         if let Some(store) = last {
             let core = &self.core;

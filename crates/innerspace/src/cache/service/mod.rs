@@ -285,7 +285,7 @@ impl Cache {
         panics.go_on();
     }
 
-    /// Does [`Cache::serve_waiting`] if no other thread will. Called by a thread that has queued a
+    /// Calls [`Cache::serve_waiting`] if no other thread will. Called by a thread that has queued a
     /// future. Returns whether the work was done here.
     pub(super) fn serve_waiting_if_abandoned(&self) -> bool {
         let wanted = self.abandoned.load(Ordering::Relaxed) && !self.is_served_here();

@@ -193,7 +193,7 @@ impl Blocks {
         self.take_from_another(current)
     }
 
-    /// Takes a page from a region, which becomes this stripe's.
+    /// Takes a page from a region, which becomes the region of this stripe.
     #[cold]
     fn take_from_another(&self, current: &AtomicU64) -> Option<Taken> {
         let mut sets = self.sets.lock();

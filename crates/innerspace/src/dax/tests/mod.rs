@@ -106,7 +106,7 @@ impl<T: ExtentMap> ExtentMap for Arc<T> {
 }
 
 impl DaxCore {
-    /// Does [`DaxRef::fault`] for a caller that has the file.
+    /// Calls [`DaxRef::fault`] for a caller that has the file.
     fn fault(
         self: &Arc<DaxCore>,
         page: u64,

@@ -9,7 +9,7 @@ use super::*;
 use crate::reclaim::AllocMode;
 
 impl DaxCore {
-    /// Does [`DaxRef::try_fault`] for a caller that has the file.
+    /// Calls [`DaxRef::try_fault`] for a caller that has the file.
     fn try_fault(self: &Arc<DaxCore>, page: u64, kind: FaultKind) -> Option<DaxPages> {
         DaxRef::new(self.clone()).try_fault(page, kind).unwrap()
     }

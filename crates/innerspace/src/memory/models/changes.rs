@@ -139,7 +139,7 @@ fn a_copy_beside_a_drop_brings_nothing_back() {
         (0..3).for_each(|page| a.store(at + page * PAGE, both(page)).unwrap());
         let child = space.fork().unwrap();
         let mut c = child.accessor().unwrap();
-        // The leaf is the child's own from now on; its other pages are borrowed.
+        // From now on, the leaf belongs to the child alone; its other pages are borrowed.
         c.store(at, 10u64).unwrap();
         let dropper = child.clone();
         let dropping = thread::spawn(move || dropper.discard(at + PAGE, 2 * PAGE).unwrap());

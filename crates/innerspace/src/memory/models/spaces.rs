@@ -338,7 +338,7 @@ fn an_accessor_that_moves_ends_or_panics_leaves_no_section_open() {
     });
 }
 
-/// A pin during forks: the page stays the parent's, and a child's copy does not change.
+/// A pin during forks: the page stays with the parent, and a child's copy does not change.
 // spec: F1
 #[test]
 fn a_pinned_page_stays_with_its_space_beside_forks_and_stores() {
@@ -389,7 +389,7 @@ fn a_restore_beside_a_pin_takes_back_what_the_pin_stored() {
         let mut a = space.accessor().unwrap();
         a.store(at, 1u64).unwrap();
         let snapshot = space.freeze().unwrap();
-        // From here on the page is the space's own, and recorded.
+        // From here on the page belongs to the space alone, and is recorded.
         for value in 2..4u64 {
             space.restore(&snapshot).unwrap();
             a.store(at, value).unwrap();

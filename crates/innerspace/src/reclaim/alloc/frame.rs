@@ -152,7 +152,7 @@ impl<'p> PoolFrames<'p> {
         self.frames.len()
     }
 
-    /// Does [`Singles::stream_in`].
+    /// Like [`Singles::stream_in`].
     pub(crate) fn stream_in(&mut self, pages: &[[u8; PAGE_SIZE]]) -> bool {
         self.frames.stream_in(pages)
     }

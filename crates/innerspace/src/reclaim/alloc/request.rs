@@ -165,8 +165,8 @@ impl Pool {
         }
     }
 
-    /// Does [`Pool::alloc_from_thread_cache`] for a caller that may wait, and calls [`Pool::alloc`]
-    /// if that returns none.
+    /// Calls [`Pool::alloc_from_thread_cache`] for a caller that may wait, and [`Pool::alloc`] if
+    /// that returns none.
     #[inline(always)]
     pub(crate) fn alloc_page_from_thread_cache(
         &self,

@@ -44,7 +44,7 @@ impl<'l> ListLocks<'l> {
         ListLocks { lru, locked: None }
     }
 
-    /// Does [`Lru::lock_at`].
+    /// Like [`Lru::lock_at`].
     #[inline]
     fn lock_at(&mut self, meta: &Meta, seen: Listing) -> Option<&mut LockedLists<'l>> {
         meta.lru.lock_at(seen, |group| {

@@ -165,10 +165,10 @@ impl Space {
     /// [`Space::populate`] does, and keeps them in memory until they are unlocked or unmapped. They
     /// count against the limit meanwhile.
     ///
-    /// The lock is this space's: a fork starts without locks, and the locks in a snapshot keep no
-    /// page in memory. A restore brings back the locks of the snapshot's time, even in a space that
-    /// was forked from the snapshot. It brings in no pages: each stays in memory from its next use
-    /// on.
+    /// The lock belongs to this space: a fork starts without locks, and the locks in a snapshot
+    /// keep no page in memory. A restore brings back the locks of the snapshot's time, even in a
+    /// space that was forked from the snapshot. It brings in no pages: each stays in memory from
+    /// its next use on.
     ///
     /// # Errors
     /// The errors of [`Space::populate`], of which [`SpaceError::Limit`] may come even if all pages
@@ -288,7 +288,7 @@ fn make_old(space: &SpaceInner, range: &Range<u64>) {
     });
 }
 
-/// Does [`Space::populate`].
+/// Implements [`Space::populate`].
 fn ensure_pages(
     space: &Space,
     what: &'static str,

@@ -38,7 +38,7 @@ const WHAT: &str = "remap";
 /// The number of leaves for which nodes are allocated in one round.
 const LEAVES_A_ROUND: u64 = 64;
 
-/// Does [`Space::remap`](crate::Space::remap).
+/// Implements [`Space::remap`](crate::Space::remap).
 pub(super) fn remap(
     space: &Arc<SpaceInner>,
     at: VirtAddr,

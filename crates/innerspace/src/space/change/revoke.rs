@@ -140,9 +140,9 @@ fn hand_on(space: Arc<SpaceInner>) {
 }
 
 impl SpaceInner {
-    /// Samples an access to the page of a file at `at`. If the page's block is sampled,
-    /// the page loses its validity, as by aging. The access may use the page while its section is
-    /// open; the next access faults. The caller is in a section.
+    /// Samples an access to the page of a file at `at`. If the page's block is sampled, the page
+    /// loses its validity, as in aging. The access may use the page while its section is open; the
+    /// next access faults. The caller is in a section.
     #[cold]
     pub(crate) fn sample_use(&self, at: u64) {
         let nodes = self.nodes();

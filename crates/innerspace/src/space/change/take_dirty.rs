@@ -10,7 +10,7 @@ use crate::space::vma::area::Vma;
 use crate::sync::failpoint;
 use crate::{PAGE_SIZE, PageCount, VirtAddr};
 
-/// Does [`Space::take_dirty`](crate::Space::take_dirty).
+/// Implements [`Space::take_dirty`](crate::Space::take_dirty).
 pub(super) fn take(space: &SpaceInner, range: &Range<u64>) -> Vec<Range<VirtAddr>> {
     let writer = space.gate.write();
     make_room_in_log(space);

@@ -1,15 +1,15 @@
 //! Dropping anonymous pages with the gate open: `Space::discard` of less than a leaf.
 //!
-//! The structure does not change: the mappings stay, and the leaf stays in its place and the
-//! space's alone. So no gate is closed, and accessors have nothing to forget. A leaf that an
+//! The structure does not change: the mappings stay, and the leaf stays in its place and exclusive
+//! to the space. So no gate is closed, and accessors have nothing to forget. A leaf that an
 //! accessor may have coalesced is left to `change`, because a fault during this call may install
 //! another page there while the old one is still read.
 //!
 //! 1. The writer's mutex is taken, because a fork could make the leaf shared. Then `paths` is
 //!    taken, because a fault that copies a leaf releases the old one: the leaf that this call found
-//!    would by now be another space's alone, or free.
+//!    would by now be exclusive to another space, or free.
 //! 2. The leaf takes over the pages that it alone borrows: if one were dropped here without that,
-//!    it would stay its shadow's, which has no parent. Then, in a section, each word is swapped for
+//!    the shadow, which has no parent, would keep it. Then, in a section, each word is swapped for
 //!    an empty one. Faults meanwhile replace words by compare-exchange: of the threads that want a
 //!    word's page, one gets it.
 //! 3. Both locks are released before the wait, so that others can take them.
@@ -20,8 +20,8 @@
 //! A store at the same time as the call comes before it, and is lost, or comes after it, and stays.
 //! A fault that copies a page has read the page's word in the section in which it copies. So the
 //! page is not reused until that section has ended, and the word does not return to its old value
-//! (`pte`). If a fault takes a page over from a shadow during step 2, the page is the leaf's before
-//! the swap, or stays the shadow's.
+//! (`pte`). If a fault takes a page over from a shadow during step 2, the page belongs to the leaf
+//! before the swap, or stays with the shadow.
 
 use std::ops::Range;
 

@@ -517,7 +517,7 @@ impl SpaceInner {
 impl Drop for SpaceInner {
     fn drop(&mut self) {
         if self.pool.foreign_maker().is_some() {
-            // A child of fork(2) drops nothing of its parent's.
+            // A child of fork(2) drops nothing that belongs to its parent.
             std::mem::forget((self.pool.clone(), self.cache.clone(), self.group.clone()));
             return;
         }

@@ -6,7 +6,7 @@
 //! Everything that [`handle`](super::driver::handle) would look up for them is known already, in
 //! the section of the access itself:
 //!
-//! - the leaf, and that it is the space's alone: the write tag says so while there is no mail,
+//! - the leaf, and that it is exclusive to the space: the write tag says so while there is no mail,
 //!   because a thread that shares or replaces a leaf posts, then waits for sections, as for a hit
 //! - that the gate is open at the address: one check whether it is open everywhere
 //! - the mapping, from a slot of the accessor's cache of mappings, while the sequence has the same
@@ -79,8 +79,8 @@ pub(crate) fn store_by_short_way(
     Short::Done
 }
 
-/// A slot that is to get a page of the space's own. It is in a leaf that is the space's alone; the
-/// thread is in a section, with the gate open there.
+/// A slot that is to get a page of the space's own. It is in a leaf that is exclusive to the space;
+/// the thread is in a section, with the gate open there.
 #[derive(Clone, Copy)]
 pub(crate) struct OwnSlot<'s> {
     pub(crate) space: &'s SpaceInner,

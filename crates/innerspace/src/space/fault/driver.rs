@@ -437,7 +437,7 @@ impl<'space> FaultState<'space> {
         )
     }
 
-    /// Returns the slot of the address, in a leaf that is the space's own.
+    /// Returns the slot of the address, in a leaf that is exclusive to the space.
     pub(super) fn own_slot(&self, slot: &'space AtomicU64, old: Pte) -> OwnSlot<'space> {
         OwnSlot {
             space: self.space,
@@ -448,7 +448,7 @@ impl<'space> FaultState<'space> {
     }
 
     /// Installs a page of the space's own in the slot: zeroed, or a copy of the present one. The
-    /// leaf is the space's own.
+    /// leaf is exclusive to the space.
     pub(super) fn install_anonymous(&mut self, slot: &'space AtomicU64, old: Pte) -> Step {
         match self.own_slot(slot, old).install(self.page.take()) {
             Some(replaced) => done_if(replaced),

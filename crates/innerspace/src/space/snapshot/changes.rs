@@ -27,8 +27,8 @@ const NOBODY: u64 = 0;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Changed {
     pub(super) at: u64,
-    /// The leaf that has the page. It stays in its place, and the space's alone, while the record
-    /// is good.
+    /// The leaf that has the page. It stays in its place, and exclusive to the space, while the
+    /// record is good.
     pub(super) leaf: FrameId,
     /// The snapshot's page at the same address, once it was looked up. It does not change.
     pub(super) image: Option<Image>,

@@ -61,7 +61,8 @@ const AUDIT: u32 = 16;
 /// restore is expected.
 const STEADY: u8 = 3;
 
-/// Does [`Space::restore`](crate::Space::restore), to the snapshot of this space and these devices.
+/// Implements [`Space::restore`](crate::Space::restore), to the snapshot of this space and these
+/// devices.
 pub(super) fn restore(
     space: &Arc<SpaceInner>,
     image: &SpaceInner,
@@ -246,7 +247,7 @@ impl<'a> Walk<'a> {
             known.image = self.look_up(known.at);
         }
         let Some(image) = known.image else {
-            // The page is the file's in the image.
+            // In the image, the page is one of the file.
             self.freed.push((known.at, pte::take(word)));
             return false;
         };

@@ -62,8 +62,8 @@ impl Nodes<'_> {
 
     /// Applies `edit` to every slot of the range. The paths are the space's own already if the edit
     /// needs that. Opens a section of its own: if the paths are shared, a fault beside the range
-    /// may meanwhile replace a leaf by a copy and release it, and the leaf would then be another
-    /// space's alone, or free.
+    /// may meanwhile replace a leaf by a copy and release it, and the leaf would then be exclusive
+    /// to another space, or free.
     pub(crate) fn apply(
         self,
         root: FrameId,

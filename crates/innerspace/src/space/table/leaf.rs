@@ -119,7 +119,7 @@ impl Nodes<'_> {
     /// The caller's table keeps the first leaf, and that leaf keeps the others; so no other thread
     /// finds a leaf of this chain exclusive (see `pte` on copies). The caller is in a section,
     /// because a leaf of the chain may be collapsed by the one before it. If a walk finds no owner,
-    /// the word at which it began has meanwhile become an owner's, without write validity.
+    /// the leaf at whose word it began has meanwhile become an owner, without write validity.
     pub(crate) fn end_writes_in_place(self, mut leaf: FrameId, index: usize) {
         loop {
             let word = &self.words(leaf)[index];
@@ -137,7 +137,7 @@ impl Nodes<'_> {
 
     /// Installs the page that the leaf `theirs` has in a slot in the leaf `ours` as well. Returns
     /// the page that was there, or `None`, with nothing changed, if the new page has too many
-    /// owners to count. The gate is closed, and `ours` is the space's own.
+    /// owners to count. The gate is closed, and `ours` is exclusive to the space.
     pub(crate) fn share_page(self, ours: FrameId, theirs: FrameId, slot: usize) -> Option<Pte> {
         let page = pte::load(&self.words(theirs)[slot]);
         let shared = match self.shadow(ours) {

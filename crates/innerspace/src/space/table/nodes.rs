@@ -33,7 +33,7 @@ pub(super) fn shadow_word(shadow: Option<(FrameId, u64)>) -> u64 {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leaf {
     pub(crate) frame: FrameId,
-    /// Whether the whole path is the space's alone, no leaf borrows from this one, and every
+    /// Whether the whole path is exclusive to the space, no leaf borrows from this one, and every
     /// accessor that cached another leaf here has been told.
     pub(crate) exclusive: bool,
 }
@@ -182,8 +182,8 @@ impl<'pool> Nodes<'pool> {
         marked
     }
 
-    /// Returns whether a child of a node that is the space's alone is shared, so that it has to be
-    /// copied. The caller holds `paths`.
+    /// Returns whether a child of a node that is exclusive to the space is shared, so that it has
+    /// to be copied. The caller holds `paths`.
     ///
     /// A shared child stays shared until `replaced` is released, though its other sharers may go at
     /// any time. Otherwise a thread that found it exclusive would change its words with no lock,
@@ -330,7 +330,7 @@ impl<'pool> Nodes<'pool> {
                     let copy = self.copy(child, level - 1, spares.take()?);
                     pending.replaces(self, level - 1, at);
                     // Release: publishes the copy's words. No other thread changes a word that is
-                    // not empty in a node that is the space's alone: `paths` is held.
+                    // not empty in a node that is exclusive to the space: `paths` is held.
                     word.store(child_word(copy), Ordering::Release);
                     replaced.nodes.push((child, level - 1));
                     copy

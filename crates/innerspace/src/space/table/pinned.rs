@@ -145,8 +145,8 @@ impl Nodes<'_> {
 
     /// Gives the fork below `root` leaves of its own in place of those at `leaves`, which contain
     /// pinned pages. Pinned pages are copied into `pages`; the other anonymous pages are shared by
-    /// a ref on each. So the pinned leaves, and the paths to them, stay the parent's alone. The
-    /// parent's gate is closed, and no other thread can reach the fork.
+    /// a ref on each. So the pinned leaves, and the paths to them, stay exclusive to the parent.
+    /// The parent's gate is closed, and no other thread can reach the fork.
     pub(crate) fn copy_pinned(
         self,
         root: FrameId,

@@ -9,7 +9,7 @@
 //!
 //! - *empty*: 0. The fault of any sharer may change it.
 //! - *zero*: PRESENT, ZERO. Nothing has to keep the frame. It may be changed by a write fault (if
-//!   the path is the space's alone), by a fault that finds the hole ended, and by
+//!   the path is exclusive to the space), by a fault that finds the hole ended, and by
 //!   `Mappers::revoke`.
 //! - *file*: PRESENT, FILE. `mapped` of the frame's hold word keeps it. Faults and revokers may
 //!   change it under the block's lock. Only its validity changes without a lock: by a load that
@@ -21,18 +21,18 @@
 //! - *borrowed*: PRESENT, BORROWED. The leaf's shadow keeps the page, directly or by a further
 //!   shadow. A space whose path is its own may change it.
 //!
-//! If a page is the leaf's own and valid for loads and stores, and the leaf is the space's alone,
-//! accessors may use it without reading the word. `tlb::coalesced` says when they are told of
-//! changes.
+//! If a page is the leaf's own and valid for loads and stores, and the leaf is exclusive to the
+//! space, accessors may use it without reading the word. `tlb::coalesced` says when they are told
+//! of changes.
 //!
 //! VALID_R says that a load needs nothing more, VALID_X says the same of a fetch. Both double as
 //! the accessed bit, and aging clears them (with VALID_W). VALID_W says that a store needs nothing
-//! more: the page is recorded as dirty, or is anonymous and this leaf's alone. Every change is a
-//! compare-exchange or a read-modify-write, because accessors, faults and revokers change the same
-//! words without a lock. Two plain stores are the exceptions: a structural change empties the word
-//! of a page of the leaf's own, with the gate closed on it ([`take_alone`]); and a borrowed page
-//! becomes the leaf's own in a leaf that others share ([`own_in_shared`]). Words of a leaf that no
-//! other thread can find yet are stored plainly, too.
+//! more: the page is recorded as dirty, or is anonymous and owned by this leaf alone. Every change
+//! is a compare-exchange or a read-modify-write, because accessors, faults and revokers change the
+//! same words without a lock. Two plain stores are the exceptions: a structural change empties the
+//! word of a page of the leaf's own, with the gate closed on it ([`take_alone`]); and a borrowed
+//! page becomes the leaf's own in a leaf that others share ([`own_in_shared`]). Words of a leaf
+//! that no other thread can find yet are stored plainly, too.
 //!
 //! # Who may give and take a page's write right: its write validity, VALID_W
 //!
@@ -69,8 +69,8 @@
 //!   fault is inside, and a later copy loads the word later.
 //! - `end_writes_in_place`, called for other spaces that have the page, without the gate of this
 //!   one. It changes leaves which the other space shares or borrows from, whereas a fault stores by
-//!   words of leaves that are its space's alone. Such a leaf becomes shared only by a fork of its
-//!   space, with the gate closed.
+//!   words of leaves that are exclusive to its space. Such a leaf becomes shared only by a fork of
+//!   its space, with the gate closed.
 //! - `zap`: it empties words with the gate open. A fault that finds an empty word installs another
 //!   page, or zeros. The old page is released after a grace period, so every fault that had found
 //!   it is over when its frame is used again.
@@ -275,8 +275,8 @@ pub(crate) fn take(slot: &AtomicU64) -> Pte {
     Pte(slot.swap(0, Ordering::AcqRel))
 }
 
-/// Empties a slot as [`take`] does, with the gate closed on it, in a leaf that is the space's
-/// alone. An anonymous page of the leaf's own, or an empty slot, then stays until the caller
+/// Empties a slot as [`take`] does, with the gate closed on it, in a leaf that is exclusive to the
+/// space. An anonymous page of the leaf's own, or an empty slot, then stays until the caller
 /// changes it. (A borrowed page may become an own one when a fault beside the range collapses the
 /// shadow, and pages of other kinds may meet a revoker.) With the gate open, call it only where
 /// nothing is mapped: every slot there is empty, and stays so.

@@ -32,7 +32,7 @@ const DEPTH: u64 = 0xff;
 /// Whether the leaf that takes over the pages of its shadow is shared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Borrower {
-    /// The leaf is the space's own: faults store through its words meanwhile.
+    /// The leaf is exclusive to the space: faults store through its words meanwhile.
     Exclusive,
     /// The leaf stays shared, or borrowed from, until the caller is done with it: no thread stores
     /// by its words.

@@ -88,7 +88,7 @@ fn a_store_beside_the_copy_of_its_leaf_is_in_the_copy_when_the_other_sharer_ends
     let mut other = space.accessor().unwrap();
     a.store(shared, 7u8).unwrap();
     let child = space.fork().unwrap();
-    // The path to the leaf is the space's own again; the leaf is not.
+    // The path to the leaf is exclusive to the space again; the leaf is not.
     a.store(at, 1u8).unwrap();
     pool.flush_retired();
     let (to_end, ended) = mpsc::channel();

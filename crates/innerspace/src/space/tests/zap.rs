@@ -68,7 +68,8 @@ fn what_others_share_is_theirs_still() {
     space.discard(at, 4 * PAGE).unwrap();
     assert_eq!(shown(&space, at), without(0..4));
     assert_eq!(shown(&child, at), without(0..0));
-    // Both leaves are the child's own now, and borrow the pages to which the child has not stored.
+    // Both leaves are exclusive to the child now, and borrow the pages to which the child has not
+    // stored.
     let mut a = child.accessor().unwrap();
     a.store(at, 1u64).unwrap();
     a.store(at + 15 * PAGE, 16u64).unwrap();
@@ -104,7 +105,7 @@ fn a_restore_brings_back_what_was_dropped_since() {
     let snapshot = space.freeze().unwrap();
     let mut a = space.accessor().unwrap();
     for _ in 0..2 {
-        // The leaf has become the space's own; a restore in place relies on that.
+        // The leaf has become exclusive to the space; a restore in place relies on that.
         a.store(at, 99u64).unwrap();
         space.discard(at, 2 * PAGE).unwrap();
         assert_eq!(shown(&space, at), without(0..2));
@@ -168,7 +169,7 @@ fn a_restore_brings_back_what_was_dropped_and_never_stored_to() {
 }
 
 /// There is one accessor, so a fault releases the leaf that it has copied without a grace period:
-/// then the leaf is the fork's alone.
+/// then the leaf is exclusive to the fork.
 // spec: F3
 #[test]
 fn a_drop_beside_the_copy_of_its_leaf_takes_nothing_from_the_fork() {

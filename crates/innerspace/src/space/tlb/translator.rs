@@ -14,13 +14,13 @@
 //! a page, to four of its 512 words, are recognised by their offset and looked up out of line.
 //!
 //! A slot has two tags. The read tag is set for any leaf. The write tag is set only while the leaf
-//! is the space's alone, since in a shared leaf VALID_W may be left from before the fork.
+//! is exclusive to the space, since in a shared leaf VALID_W may be left from before the fork.
 //!
 //! Unsafe code: this file dereferences leaf pointers and page addresses. Both are valid inside the
 //! section in which the leaf was found or the mailbox was read. A thread that takes a leaf or a
 //! page away first makes it unreachable. It posts mail if it takes a leaf, or a page of a leaf that
 //! may be coalesced. Then it lets a grace period pass before the memory is reused (`sync::domain`).
-//! The memory itself is the arena's, which outlives every accessor.
+//! The memory itself belongs to the arena, which outlives every accessor.
 
 use std::hint::cold_path;
 use std::ops::{Deref, DerefMut};
@@ -275,7 +275,7 @@ pub(super) fn offset_past_beginning(at: u64, size: usize) -> Option<usize> {
 }
 
 impl SessionBinding {
-    /// Does [`Translator::hit_past_beginning`] of `translator`, to which this binding belongs.
+    /// Calls [`Translator::hit_past_beginning`] of `translator`, to which this binding belongs.
     #[inline(always)]
     pub(crate) fn hit<R>(
         &self,
@@ -335,7 +335,7 @@ impl Translator {
     /// Returns the state for an access in a section that was opened for more than one access.
     #[inline(always)]
     pub(crate) fn look(&self) -> Look<'_> {
-        // SAFETY: `visible` is this translator's, which is borrowed.
+        // SAFETY: `visible` belongs to this translator, which is borrowed.
         unsafe { Look::in_session(self.sections.visible()) }
     }
 
@@ -363,7 +363,7 @@ impl Translator {
         Some(page)
     }
 
-    /// Does [`Translator::hit_past_beginning`] in a section of its own. A miss leaves the section
+    /// Like [`Translator::hit_past_beginning`], in a section of its own. A miss leaves the section
     /// open.
     #[inline(always)]
     pub(crate) fn hit_alone<R>(
@@ -420,7 +420,7 @@ impl Translator {
     }
 
     /// Returns the word of the page of `at`, if its leaf is remembered for stores and there is no
-    /// mail: the leaf stays the space's alone while the section is open. The caller is in a
+    /// mail: the leaf stays exclusive to the space while the section is open. The caller is in a
     /// section.
     #[inline(always)]
     pub(crate) fn slot_to_write(&self, at: u64) -> Option<&AtomicU64> {

@@ -363,8 +363,8 @@ impl VmaCache {
             }
             None => found,
         };
-        // Devices are not cached: a slot would keep a device of the user's alive, and accesses to
-        // it are calls, which are slow anyway.
+        // Devices are not cached: a slot would keep one of the user's devices alive, and accesses
+        // to it are calls, which are slow anyway.
         if found.has_pages() {
             self.hinted.hints[hint(at)] = own as u8;
             let (copy, len) = (Copy::of(found), found.end - found.start);

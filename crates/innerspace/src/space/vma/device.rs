@@ -196,7 +196,7 @@ impl DeviceRef {
     }
 
     /// Returns the error for an atomic read-modify-write of `len` bytes, which neither a device nor
-    /// a guarded file has.
+    /// a guarded file supports.
     pub(crate) fn no_exchange(&self, offset: u64, len: usize) -> Cause {
         match &self.0.target {
             Target::Device { .. } => match self.check_end(offset, len) {
@@ -261,7 +261,7 @@ impl Transfer<'_> {
 
 /// A call to the device that a fault found instead of a page.
 pub(crate) struct DeviceCall {
-    /// Counts the call. Dropped before the device, whose destructor may be the program's.
+    /// Counts the call. Dropped before the device, whose destructor may be the program's code.
     pub(crate) _under_way: UnderWay,
     pub(crate) device: DeviceRef,
     pub(crate) offset: u64,
