@@ -8,8 +8,8 @@
 //! | parquet | `parquet::PagedReader` | `std::fs::File` | `parquet_60` |
 //! | vm-memory | `vm_memory::PinnedRegion` | `GuestRegionMmap` | `vm_memory_0_18` |
 //!
-//! Each module is a file to copy and change: at most 250 lines on the public calls of the library.
-//! Each has an example program:
+//! Each module is a file to copy and change: at most 250 lines, on top of the library's public
+//! calls. Each has an example program:
 //!
 //! ```sh
 //! cargo run -p innerspace-adapters --features redb_4 --example redb

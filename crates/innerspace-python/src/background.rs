@@ -241,7 +241,7 @@ async fn read(file: PagedFile, range: Range<u64>, mut bytes: Vec<u8>) -> Result<
 }
 
 impl Background {
-    /// A call of a file, which a thread of its memory makes.
+    /// A call on a file, which a thread of its memory makes.
     fn of(
         file: &RawFile,
         call: impl FnOnce(&PagedFile) -> Result<(), FileError> + Send + 'static,

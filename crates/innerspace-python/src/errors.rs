@@ -11,7 +11,7 @@ use innerspace::space::FaultKind;
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 
-/// A failed call of the library. It becomes an exception when the interpreter's lock is held again.
+/// A failed call to the library. It becomes an exception when the interpreter's lock is held again.
 #[derive(Debug)]
 pub(crate) enum Failure {
     File(FileError),

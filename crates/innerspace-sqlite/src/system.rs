@@ -377,7 +377,7 @@ impl System {
             return check_same(open, wishes);
         }
         // The lock is held meanwhile, so that two connections do not open the same file twice. No
-        // call of the store waits for this system.
+        // call to the store waits for this system.
         let database = Arc::new(Database::open(memory, options, name, reads()?, beside)?);
         state.databases.retain(|_, open| open.strong_count() > 0);
         state.databases.insert(key, Arc::downgrade(&database));

@@ -1,4 +1,4 @@
-//! Ranges whose accesses are calls of a device, and pages that code is fetched from.
+//! Ranges whose accesses are calls to a device, and pages that code is fetched from.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};

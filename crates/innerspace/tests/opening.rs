@@ -199,7 +199,7 @@ fn a_store_that_takes_no_writes_is_not_opened_for_them() {
 
 type Work = Box<dyn FnOnce() + Send + Sync>;
 
-/// A store that makes other calls when it is first called for its length, and when it is dropped.
+/// A store that makes other calls when it is first asked for its length, and when it is dropped.
 struct Busy {
     bytes: Arc<MemoryStore>,
     when_asked: Mutex<Option<Work>>,

@@ -13,7 +13,7 @@ use crate::sync::{Arc, Mutex};
 use crate::sys::process::OtherProcess;
 use crate::units::{ByteSize, Bytes, Grouped};
 
-/// The call of a store that failed.
+/// The call to a store that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum StoreAction {
@@ -141,7 +141,7 @@ pub enum FileError {
         /// The length that the store reports.
         size: u64,
     },
-    /// A call of the store failed.
+    /// A call to the store failed.
     #[error(
         "{file}: {} failed: {}",
         Attempt { action: *action, offset: *offset, len: *len }, WithCauses(&**source)
@@ -269,7 +269,7 @@ pub enum FileError {
         /// The store's last error.
         r#source: Arc<FileError>,
     },
-    /// During a call of the file's store, the store made a call of the file that may wait for that
+    /// During a call to the file's store, the store made a call on the file that may wait for that
     /// first call: for example to read a block that is not cached, to write, cut or sync. It may
     /// read, view and evict cached blocks, and load them through a mapping.
     #[error("{file}: its store made a call of the file that would wait for the store")]
@@ -294,7 +294,7 @@ pub enum FileError {
     },
 }
 
-/// A call of a store, with its range if it has one: `write of 4096 bytes at 8,192`.
+/// A call to a store, with its range if it has one: `write of 4096 bytes at 8,192`.
 struct Attempt {
     action: StoreAction,
     offset: u64,
@@ -388,7 +388,7 @@ impl From<FileError> for io::Error {
     }
 }
 
-/// Returns the error for a call of a store that panicked.
+/// Returns the error for a call to a store that panicked.
 pub(super) fn store_panicked() -> io::Error {
     io::Error::other("the store panicked")
 }

@@ -51,7 +51,7 @@
 //! errors, store slot, syncs and backoff have one innermost lock each. Several block locks are
 //! taken in ascending order, all but the first by `try_lock`, or under `invalidate` exclusive.
 //! Frames are allocated with no block lock held, except those of read-ahead, which never waits. A
-//! call of the store may hold `invalidate`, and the locks of blocks being filled or WRITEBACK bits.
+//! call to the store may hold `invalidate`, and the locks of blocks being filled or WRITEBACK bits.
 //! Syncs of a file run one at a time; threads that wait for one hold no block lock.
 //!
 //! **Concurrent operations**: why each pair is safe is in `docs/protocols/pairs.md`. The test and

@@ -2,20 +2,20 @@
 //!
 //! A future that finds bytes missing puts the missing blocks in flight itself, if that takes no
 //! waiting, and is woken when they have landed. So thousands of futures need no threads. Otherwise
-//! (the store has to be called for its version first, memory is short, a block is being written)
+//! (the store has to be asked for its version first, memory is short, a block is being written)
 //! the future queues a job in the file's lane. The job takes the view in the blocking way and hands
 //! it over. The future is also woken when one of its blocks is filled by another operation, when
 //! the file is cut, and when it is closed. Dropping the future drops its request. A future that is
 //! polled by a job (for example in a store that reads by it) takes the view in that poll, since no
 //! other thread might.
 //!
-//! A waker is foreign code, which may immediately make another call of the same file. So it is
+//! A waker is foreign code, which may immediately make another call on the same file. So it is
 //! called with no lock held. An operation that fills or cuts notes which futures are due, and wakes
 //! them when it has released everything; a close wakes them when the store can be opened again. In
 //! these cases the waking is left to a job
 //! ([`wake_due_elsewhere`](crate::cache::core::FileCore::wake_due_elsewhere)): for requests that
 //! land, to the end of their own job or to another one; for an operation that may hold locks of
-//! another file, in a call of that file's store or in reclaim; and for an operation on a thread of
+//! another file, in a call to that file's store or in reclaim; and for an operation on a thread of
 //! the program ([`Cache::wake`](crate::cache::Cache::wake)). So a waker that hangs holds up a
 //! thread of the memory, of which its payer has a share, and nothing else.
 
@@ -252,7 +252,7 @@ impl Drop for Ready {
     fn drop(&mut self) {
         match self.handle.core.check_process() {
             Ok(()) => self.forget_request(),
-            // In a child of fork(2), a lock of the parent's may be held for ever.
+            // In a child of fork(2), one of the parent's locks may be held for ever.
             Err(_) => std::mem::forget((self.request.take(), self.lane.take())),
         }
     }

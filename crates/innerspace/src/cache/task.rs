@@ -10,7 +10,7 @@
 //!
 //! **The thread that makes the call** is a thread of the memory, or the one that ticks. If both are
 //! gone, it is the one that polls. The first poll makes the call itself if no other thread could:
-//! in a thread that does the memory's work, or that is in a call of another file's store.
+//! in a thread that does the memory's work, or that is in a call to another file's store.
 //!
 //! [`Ready`](super::Ready) differs: any operation may bring its bytes into memory.
 
@@ -51,7 +51,7 @@ struct Call<T, E> {
     stage: WakerSlot<Stage<T, E>>,
 }
 
-/// Makes a call of a file or space, and drops this handle of it, which may be the last: a store
+/// Makes a call on a file or space, and drops this handle of it, which may be the last: a store
 /// that panics as its file is closed does so here. The result is a local value until then, because
 /// a panic in the drop of what a closure owns leaks the value that it returns.
 pub(crate) fn call_and_drop<H, R>(handle: H, call: impl FnOnce(&H) -> R) -> R {
@@ -141,7 +141,7 @@ impl<T: Send, E: Send> Call<T, E> {
 /// a call under way runs to its end. The call holds the file or the space: if no other handle is
 /// left, the file is closed when the call ends, or when the task is dropped before its turn.
 ///
-/// **Order.** Calls of one file or space are made in the order in which they were first polled, one
+/// **Order.** Calls on one file or space are made in the order in which they were first polled, one
 /// at a time unless they may be shared
 /// ([`PagedFile::defer_shared`](super::PagedFile::defer_shared)). A call that waits long for a slow
 /// store delays only the calls after it.
@@ -152,7 +152,7 @@ impl<T: Send, E: Send> Call<T, E> {
 /// store, an error hook, a waker, another task's call) polls a task for the first time, that poll
 /// makes the call. Such code must not wait for a task that was first polled elsewhere, whose turn
 /// may come after its own. In a child of fork(2), the first poll makes the call: its own code runs,
-/// and its calls of the file or the space are refused.
+/// and its calls on the file or the space are refused.
 ///
 /// **Memory.** The group of the file or the space pays for the task and for the values that the
 /// call captures. If the group is full when the task is created, the call is not made: the task

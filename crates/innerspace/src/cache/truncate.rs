@@ -323,7 +323,7 @@ fn discard_alone(core: &FileCore, alone: &InvalidateGuard<'_>) -> Result<(), Fil
 }
 
 /// Returns the end of the last block that the store may not have, or the end of the file if that is
-/// smaller. Blocks being written count, since the store may be called for its length before it has
+/// smaller. Blocks being written count, since the store may be asked for its length before it has
 /// their bytes.
 fn unwritten_end(core: &FileCore) -> u64 {
     let last = core.dirty().last_unwritten();
@@ -372,7 +372,7 @@ fn adopt_store_len(core: &FileCore, kept: u64, told: Option<u64>) -> Result<(), 
     core.blocks.extents.lock().clear();
     let noted = core.blocks.stored.swap(len, Ordering::AcqRel);
     // A writeback that ended since the query may have raised `stored`. That was overwritten just
-    // now, but the store has the bytes, so it is called for its length again. A writeback that ends
+    // now, but the store has the bytes, so it is asked for its length again. A writeback that ends
     // from here on raises `stored` afterwards.
     let again = or_told(store_len(core));
     let noted = again.as_ref().map_or(noted, |len| *len);

@@ -1,7 +1,7 @@
 //! The other forms of a file's calls: `try_` forms, which never wait, and `defer`, which makes a
 //! call in the background.
 //!
-//! A `try_` form is the call itself with [`Wait::No`]. Where the call would sleep (for a call of
+//! A `try_` form is the call itself with [`Wait::No`]. Where the call would sleep (for a call to
 //! the store, a lock of a block or of the file, a full group, a writeback under way, an access
 //! through a mapping), the form returns an error instead ([`FileError::would_block`]). It starts no
 //! work in the background: [`PagedFile::ready`] does that for bytes, and [`PagedFile::defer`] for
@@ -27,7 +27,7 @@ use crate::units::PageCount;
 impl PagedFile {
     /// Makes `call` once in the background, with this handle: see [`Task`].
     ///
-    /// Use this for calls that may wait, where waiting is not allowed. Calls of one file are made
+    /// Use this for calls that may wait, where waiting is not allowed. Calls on one file are made
     /// in the order in which their tasks were first polled. Ranges are evaluated when the call is
     /// made: an open end is the end of the file at that time.
     ///

@@ -203,7 +203,7 @@ pub enum DaxError {
         file: Arc<str>,
     },
     /// A mapping of a file with [`OnShrink::Error`](crate::dax::OnShrink::Error) was to be changed
-    /// by an atomic read-modify-write: each access there is a call of the host, and no such call
+    /// by an atomic read-modify-write: each access there is a call to the host, and no such call
     /// reads and writes in one step.
     #[error("{file}: no atomic read-modify-write at {}: each access is a call of the host", Grouped(*offset))]
     NotAtomic {

@@ -300,7 +300,7 @@ impl DaxFile {
     /// [`Task`](crate::Task) it does not wait.
     ///
     /// There is no `try_` form: a cut waits until no access uses the pages it removes, and any
-    /// change of a host file's length is a call of the host.
+    /// change of a host file's length is a call to the host.
     ///
     /// # Errors
     /// [`DaxError::Busy`] if a pin stays, without waiting if this thread made it;

@@ -92,7 +92,7 @@ impl Held {
         }
     }
 
-    /// Unlocks `word`, the entry's own, as `unlocked`. Wakes one waiter if the content is
+    /// Unlocks the entry by storing `unlocked` in its `word`. Wakes one waiter if the content is
     /// unchanged. Otherwise wakes all, because each may have to do something else now.
     #[inline]
     pub(super) fn release(self, waits: &Waits, word: &impl SharedWord, unlocked: u64) {

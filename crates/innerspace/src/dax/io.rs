@@ -79,7 +79,7 @@ impl DaxCore {
             let extent = match wait {
                 Wait::Yes => self.look_up_extent(page, wanted, at)?,
                 Wait::No => {
-                    // Each access to a guarded file is a call of the host.
+                    // Each access to a guarded file is a call to the host.
                     let known = match self.is_guarded() {
                         true => None,
                         false => self.parts.extents.known(page, wanted),
@@ -207,7 +207,7 @@ impl DaxCore {
         let _holding = FileLocked::begin();
         let end = end.min(self.size());
         match end.checked_sub(offset) {
-            // Each access to a guarded file is a call of the host.
+            // Each access to a guarded file is a call to the host.
             Some(len @ 1..) if !self.is_guarded() => {
                 self.write_pages(&buf[..len as usize], offset, end, Wait::No)
             }

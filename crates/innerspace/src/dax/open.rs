@@ -103,7 +103,7 @@ impl HostFile {
         &self.file
     }
 
-    /// Reads all of `buf` by a call of the host.
+    /// Reads all of `buf` by a call to the host.
     ///
     /// # Errors
     /// `UnexpectedEof` if the file ends before.
@@ -135,7 +135,7 @@ impl HostFile {
         self.file.set_len(len)
     }
 
-    /// Writes all of `buf` by a call of the host, which lengthens the file if needed.
+    /// Writes all of `buf` by a call to the host, which lengthens the file if needed.
     ///
     /// # Errors
     /// The host's error; some of the bytes may be written.

@@ -18,7 +18,7 @@ use crate::group::{LimitError, MayReclaim};
 impl DaxFile {
     /// Runs `call` in the background, once, with this handle: see [`Task`].
     ///
-    /// Calls of one file are run one at a time, in the order in which their tasks were first
+    /// Calls on one file are run one at a time, in the order in which their tasks were first
     /// polled. An open end of a range means the end of the file at the time when the call is run.
     ///
     /// Three calls behave differently in a task. [`DaxFile::set_len`] and [`DaxFile::punch`] do not

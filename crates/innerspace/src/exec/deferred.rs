@@ -1,7 +1,7 @@
-//! Calls of foreign code, deferred by threads that could not make them where they were.
+//! Calls to foreign code, deferred by threads that could not make them where they were.
 //!
 //! The last reference to a file may be dropped at an awkward point: below reclaim, with a block
-//! locked, or in a call of the file's own store. Closing the file there would wait for something
+//! locked, or in a call to the file's own store. Closing the file there would wait for something
 //! that this very thread holds. A waker or a hook may become due at such a point, too.
 //!
 //! **The threads that make the calls.** If a memory has threads, each payer has a lane for its

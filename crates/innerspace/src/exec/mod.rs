@@ -1,7 +1,7 @@
 //! Work that may wait for a store, off the caller's thread: lanes of jobs, and the threads that run
 //! them.
 //!
-//! **What it is.** Each file has two lanes: one for the calls of its store, one for the calls of
+//! **What it is.** Each file has two lanes: one for the calls to its store, one for the calls of
 //! its tasks. A lane runs a bounded number of jobs at a time, so a store that hangs holds only its
 //! own share of the threads.
 //!
@@ -14,7 +14,7 @@
 //! - `in_flight`: [`InFlight`]: requests by their blocks, until each has ended once
 //! - `payers`: the number of running jobs of each payer
 //! - `keyed`: [`Lanes`]: lanes by the subject of their jobs
-//! - `deferred`: [`Deferred`]: calls of foreign code, deferred by threads that could not make them
+//! - `deferred`: [`Deferred`]: calls to foreign code, deferred by threads that could not make them
 //! - `waker_slot`: [`WakerSlot`]: the waker of a future, stored with the state that it waits for
 //! - `after`: wakers that a job leaves behind, called when its share of the lane is free again
 //! - `reentry`: the guard against re-entry: the callbacks, store calls and file locks that a thread

@@ -128,7 +128,7 @@ impl Drop for FileLocked {
 pub(crate) struct InStoreCall(usize);
 
 impl InStoreCall {
-    /// Begins a call of the store of the file at address `file`. If the store uses a file of this
+    /// Begins a call to the store of the file at address `file`. If the store uses a file of this
     /// library during the call, `uses_files` is set.
     pub(crate) fn begin(file: usize, uses_files: Arc<AtomicBool>) -> InStoreCall {
         note_use();

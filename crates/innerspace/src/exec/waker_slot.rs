@@ -12,13 +12,14 @@ use crate::sync::Mutex;
 pub(crate) struct WakerSlot<S>(Mutex<(S, Option<Waker>)>);
 
 impl<S> WakerSlot<S> {
-    /// A state that no future has looked at yet.
+    /// Creates a slot for a state that no future has looked at yet.
     pub(crate) fn new(state: S) -> WakerSlot<S> {
         WakerSlot(Mutex::new((state, None)))
     }
 
-    /// Polls: `look` takes its result from the state, or the future's waker is left here. The state
-    /// and the waker are under one lock, so a change comes before the look, or finds the waker.
+    /// Polls: `look` takes its result from the state. If there is none yet, leaves the future's
+    /// waker here. The state and the waker are under one lock, so a change comes before the look,
+    /// or finds the waker.
     pub(crate) fn poll<R>(
         &self,
         context: &Context<'_>,

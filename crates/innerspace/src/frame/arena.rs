@@ -132,7 +132,7 @@ impl Arena {
         (frames.start as usize) << PAGE_SHIFT..(frames.end as usize) << PAGE_SHIFT
     }
 
-    /// Gives the host's memory of some frames back. They belong to the caller alone.
+    /// Gives the memory of some frames back to the host. No one but the caller uses these frames.
     pub(super) fn discard(&self, frames: Range<u32>) {
         self.memory.discard(Arena::bytes(frames));
     }

@@ -50,8 +50,8 @@ pub(super) struct Buddy {
 }
 
 impl Buddy {
-    /// An allocator with all frames before `end` free but the zero frame; those from the next
-    /// multiple of the largest block on are holes. `metas` is zeroed memory.
+    /// Creates an allocator in which all frames before `end` are free, except the zero frame. Those
+    /// from the next multiple of the largest block on are holes. `metas` is zeroed memory.
     pub(super) fn new(metas: &[Meta], end: u32) -> Buddy {
         let holes = end.next_multiple_of(1 << MAX_ORDER);
         let mut buddy = Buddy {
@@ -81,7 +81,7 @@ impl Buddy {
         self.free
     }
 
-    /// The number after that of the last frame that was free at first.
+    /// Returns the number of the last frame that was free at first, plus 1.
     pub(super) fn end(&self) -> u32 {
         self.end
     }

@@ -117,7 +117,7 @@ impl GroupTree {
         added.is_ok()
     }
 
-    /// The usage up to which charges to a group are granted.
+    /// Returns the usage up to which charges to a group are granted.
     pub(crate) fn limit(&self, group: GroupId) -> u64 {
         self.node(group).limit()
     }

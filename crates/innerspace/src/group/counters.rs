@@ -20,8 +20,8 @@ pub(super) enum Ceiling {
 }
 
 impl Node {
-    /// The usage up to which a charge is granted: the room of pages that were set aside, and lent,
-    /// is kept for them.
+    /// Returns the usage up to which a charge is granted. The room of pages that were set aside and
+    /// lent is kept for them.
     pub(super) fn limit(&self) -> u64 {
         let lent = self.lent.load(Ordering::Relaxed);
         self.max.load(Ordering::Relaxed).saturating_sub(lent)

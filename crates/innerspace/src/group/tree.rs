@@ -26,7 +26,7 @@ const HANDLE_BYTES: usize = 56;
 /// Why a group that is named by a handle is found.
 const IN_USE: &str = "a handle keeps its group";
 
-/// The most calls of the reclaimer by one `set_max`. Each call requests all pages over the limit.
+/// The most calls to the reclaimer by one `set_max`. Each call requests all pages over the limit.
 const SET_MAX_ROUNDS: usize = 64;
 
 /// The most pages that one group's `min` adds to the sum in its parent, so that sums do not

@@ -3,7 +3,7 @@
 //! Charging and reclaim only count events and set a flag. The service thread (or `tick`) looks at
 //! the flag and calls the watchers of groups that have changed, with no lock held. Each is called
 //! in the lane of its group, so that a callback that hangs holds up only those of its own group.
-//! One call of a callback is under way at a time.
+//! One call to a callback is under way at a time.
 //!
 //! A watcher is charged to its group, which keeps the group's number from being given to another.
 //! The list's lock is an innermost lock: no code of the user's runs or is dropped under it (a
@@ -45,7 +45,7 @@ struct Watcher {
     /// The charge for this watcher, which also keeps the group's number in use while the callback
     /// runs.
     _heap: Box<dyn Send + Sync>,
-    /// Whether a call of the callback is due, or under way.
+    /// Whether a call to the callback is due, or under way.
     is_called: AtomicBool,
     /// Whether the subscription has ended, so that a call that is due is not made.
     is_over: AtomicBool,
@@ -200,7 +200,7 @@ impl Watcher {
     }
 }
 
-/// A running call of a callback. If this is dropped, the callback has panicked, and the next change
+/// A running call to a callback. If this is dropped, the callback has panicked, and the next change
 /// calls it again.
 struct Called<'w>(&'w Watcher);
 

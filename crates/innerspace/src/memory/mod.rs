@@ -56,7 +56,7 @@ pub use self::stats::{LimitParts, MemoryStats};
 /// give it what was opened and made for its [`Group`].
 ///
 /// Dropping the last handle of the memory waits for work that was left to its threads: closing
-/// files whose last handle was dropped in a call of a store; wakers; the error hook. It waits as
+/// files whose last handle was dropped in a call to a store; wakers; the error hook. It waits as
 /// long as some part of that work ends, or some store accepts something, at least every five
 /// seconds. A store that hangs for longer is abandoned, with the bytes that were not written to it.
 /// Files, spaces and accessors outlive the `Memory`, and their own drops wait for what they keep
@@ -222,7 +222,7 @@ impl Memory {
 
     /// Sets a hook that is called with each write error that no open handle can report, because the
     /// file's last handle is gone. The hook runs on one of the memory's threads, or in
-    /// [`Memory::tick`], with no lock held that a call of this library takes. The errors are in
+    /// [`Memory::tick`], with no lock held that a call to this library takes. The errors are in
     /// [`Memory::take_errors`] as well. A later hook replaces an earlier one. The hook also runs
     /// when the last `Memory` is dropped and, with [`Threads::None`], after that in the thread that
     /// drops the file. The latest 64 errors wait for their call;

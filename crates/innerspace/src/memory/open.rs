@@ -172,7 +172,7 @@ impl FileOpener {
 
     /// Lets other groups use the file that is opened. If the file is open already, uses it,
     /// whichever group pays for it: the first that opened it. Both calls have to say so, and both
-    /// sides trust each other with this file: a call of its store, a waker or a session of one that
+    /// sides trust each other with this file: a call to its store, a waker or a session of one that
     /// does not end holds up the other's calls that use the file.
     ///
     /// ```

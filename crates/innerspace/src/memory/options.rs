@@ -29,7 +29,7 @@ const METADATA: u64 = 64;
 #[non_exhaustive]
 pub enum Threads {
     /// Threads of the memory's own: one for the work of all files, which calls no foreign code, and
-    /// others for calls of stores, wakers and hooks, as they are needed. A call that hangs or
+    /// others for calls to stores, wakers and hooks, as they are needed. A call that hangs or
     /// panics delays its own file, or the group that pays for it; each group can lose 128 threads
     /// to calls that hang.
     #[default]

@@ -17,7 +17,7 @@
 //! | [`owners`] | [`Owner`]: the upcall to a file; the registered owners; the shadows they left |
 //! | [`defer`] | work that waits for a grace period |
 //! | [`sampling`] | the miss curve: what a larger or smaller memory would find |
-//! | [`scope`] | a thread's state towards a pool: in a call of a store, in a trial |
+//! | [`scope`] | a thread's state towards a pool: in a call to a store, in a trial |
 //! | [`watched`] | pages of files that code was fetched from |
 //!
 //! Several rooms implement a part of [`Pool`]. Apart from that, rooms use those below them in this

@@ -180,13 +180,13 @@ impl Pool {
         ((u128::from(turn) * u128::from(total)) >> 64) as u64
     }
 
-    /// Opens a scope for a call of a store, for which something may be set aside: requests of this
+    /// Opens a scope for a call to a store, for which something may be set aside: requests of this
     /// thread to this pool call no store.
     pub(crate) fn store_scope(&self, aside: Option<Arc<SetAside>>) -> StoreScope {
         StoreScope::open(self.domain.id(), Scope::Store, aside)
     }
 
-    /// Opens a scope for calls of owners: requests of this thread to this pool evict nothing.
+    /// Opens a scope for calls to owners: requests of this thread to this pool evict nothing.
     pub(super) fn owner_scope(&self) -> StoreScope {
         StoreScope::open(self.domain.id(), Scope::Owner, None)
     }

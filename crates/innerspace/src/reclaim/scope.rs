@@ -1,4 +1,4 @@
-//! The state of this thread towards a pool: whether it is in a call of a store, or in a trial,
+//! The state of this thread towards a pool: whether it is in a call to a store, or in a trial,
 //! whose requests may be refused.
 
 use std::cell::{Cell, RefCell};
@@ -11,7 +11,7 @@ use crate::units::PageCount;
 crate::sync::thread_local! {
     /// The scopes that this thread is in.
     static SCOPES: RefCell<Vec<Open>> = const { RefCell::new(Vec::new()) };
-    /// The refusal of the last request that failed in a call of a store.
+    /// The refusal of the last request that failed in a call to a store.
     static SHORT: RefCell<Option<Short>> = const { RefCell::new(None) };
     /// How often this thread has skipped a file whose store it may not call.
     static SKIPPED: Cell<u64> = const { Cell::new(0) };
@@ -71,8 +71,8 @@ impl StoreScope {
         StoreScope::innermost(pool).is_some()
     }
 
-    /// The scope of this pool that this thread opened last. A thread whose locals are gone already
-    /// may be calling an owner.
+    /// Returns the scope of this pool that this thread opened last. A thread whose locals are gone
+    /// already may be calling an owner.
     pub(super) fn innermost(pool: u64) -> Option<Scope> {
         let is_of = |open: &&Open| open.pool == pool;
         let find = |open: &[Open]| open.iter().rfind(is_of).map(|open| open.scope);
@@ -80,8 +80,8 @@ impl StoreScope {
         scope.unwrap_or(Some(Scope::Owner))
     }
 
-    /// The first result for what is set aside in the scopes of this pool, from the innermost
-    /// outwards.
+    /// Returns the first result for what is set aside in the scopes of this pool, from the
+    /// innermost outwards.
     pub(super) fn aside<T>(pool: u64, lend: impl FnMut(&SetAside) -> Option<T>) -> Option<T> {
         let of_pool = |open: &&Open| open.pool == pool;
         let first = |open: &[Open]| {
@@ -100,7 +100,7 @@ impl StoreScope {
         open.unwrap_or(true)
     }
 
-    /// A request in a call of a store has failed: `group` had no room for `payer`.
+    /// Notes that a request in a call to a store has failed: `group` had no room for `payer`.
     pub(super) fn note_short(of: &Arc<dyn Reclaimer>, group: GroupId, payer: GroupId) {
         if StoreScope::is_any_open() {
             let of = Arc::downgrade(of);
@@ -108,7 +108,7 @@ impl StoreScope {
         }
     }
 
-    /// Makes room where this thread's last request in a call of a store found none, which may have
+    /// Makes room where this thread's last request in a call to a store found none, which may have
     /// been in another memory. Nothing is locked, and no store is being called. Returns the pages
     /// freed; `None` if there was no such request.
     pub(crate) fn make_room_where_short(pages: PageCount) -> Option<PageCount> {
@@ -158,7 +158,8 @@ impl Refusals {
 }
 
 /// A span in which refusals are counted immediately, also within a trial: this thread is in a call
-/// of a store or of a user, whose requests are not part of the trial. Lasts until this is dropped.
+/// to a store or to a user's code, whose requests are not part of the trial. Lasts until this is
+/// dropped.
 #[must_use = "it ends when this is dropped"]
 #[derive(Debug)]
 pub(crate) struct Untried(Refusals);

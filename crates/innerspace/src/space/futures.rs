@@ -34,7 +34,7 @@ impl Space {
 
     /// Makes `call` with this space in the background, once: see [`Task`].
     ///
-    /// Calls of one space are made one at a time, in the order in which their tasks were first
+    /// Calls on one space are made one at a time, in the order in which their tasks were first
     /// polled. If a task is first polled in a callback of a store, its call is made inside that
     /// poll; and if the call comes back to the space or file for which the callback works, it is
     /// refused ([`SpaceError::Reentered`], or the file's error of that name). A task that is first

@@ -63,7 +63,7 @@ struct Counters {
     punches: AtomicU64,
 }
 
-/// Counts of the calls of a [`MemoryStore`] since it was made.
+/// Counts of the calls to a [`MemoryStore`] since it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct StoreCounts {

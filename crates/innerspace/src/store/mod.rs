@@ -389,7 +389,7 @@ pub trait Store: Send + Sync + 'static {
         false
     }
 
-    /// Returns whether a call of the store may use files or spaces of a [`Memory`](crate::Memory),
+    /// Returns whether a call to the store may use files or spaces of a [`Memory`](crate::Memory),
     /// as a store over another file does. The answer never changes. Default: it uses none.
     ///
     /// A thread that needs memory while it has a file locked does not call a store that uses files,
@@ -400,7 +400,7 @@ pub trait Store: Send + Sync + 'static {
     /// If a store uses files and does not say so, its first such call reveals it, and that call may
     /// wait for itself. A store around another one should return the inner store's answer.
     ///
-    /// In a call of a store, memory is made free only by evicting clean blocks. So that dirty
+    /// In a call to a store, memory is made free only by evicting clean blocks. So that dirty
     /// blocks can be written in a full memory, a file that is opened for writing sets some memory
     /// aside if its store uses files: a block and six pages. It is for the calls that change the
     /// store, and for files and spaces of the same memory. Where it is not enough, or the group

@@ -6,7 +6,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 
 use super::{KnownSince, Store, StoreError};
 
-/// Repeats a call of a store while it is interrupted, as std does.
+/// Repeats a call to a store while it is interrupted, as std does.
 pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
@@ -156,7 +156,7 @@ pub fn write_all_vectored_at<S: Store + ?Sized>(
     Ok(())
 }
 
-/// Returns how many bytes one call of write has written: 0 if it was interrupted. Returns an error
+/// Returns how many bytes one call to write has written: 0 if it was interrupted. Returns an error
 /// if it wrote nothing.
 fn progress(result: io::Result<usize>, wanted: usize, offset: u64) -> io::Result<usize> {
     match result {

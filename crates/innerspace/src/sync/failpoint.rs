@@ -38,7 +38,7 @@ mod armed {
         static COUNTED: Cell<(&'static str, u64)> = const { Cell::new(("", 0)) };
     }
 
-    /// How often this thread reaches the failpoint `name` in `work`.
+    /// Returns how often this thread reaches the failpoint `name` in `work`.
     pub(crate) fn count(name: &'static str, work: impl FnOnce()) -> u64 {
         COUNTED.set((name, 0));
         work();

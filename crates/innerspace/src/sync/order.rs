@@ -11,7 +11,7 @@
 //! period or for memory.
 //!
 //! Foreign code (wakers, hooks, callbacks) may do whatever a caller of the library may, so it is
-//! called with no lock held. The calling code first calls [`may_call_out`]. Calls of stores have a
+//! called with no lock held. The calling code first calls [`may_call_out`]. Calls to stores have a
 //! rule of their own ([`Apart`]).
 //!
 //! Release builds and builds for the model checkers check nothing ([`CHECKS`]).
@@ -122,7 +122,7 @@ pub(crate) fn may_wait(rank: Rank) {
 /// Checks that this thread may call foreign code.
 ///
 /// # Panics
-/// If the thread holds a lock other than that of the service thread, or is in a call of a store,
+/// If the thread holds a lock other than that of the service thread, or is in a call to a store,
 /// whose caller may hold locks.
 #[inline]
 #[track_caller]
@@ -156,7 +156,7 @@ impl RankOf {
     }
 }
 
-/// Hides the locks that this thread holds, until it is dropped, for a call of a store. A store may
+/// Hides the locks that this thread holds, until it is dropped, for a call to a store. A store may
 /// be built on another file. All locks of that file are further in than those of the calling file.
 pub(crate) struct Apart {
     before: [u8; RANKS.len()],

@@ -394,7 +394,7 @@ pub(super) fn drop_with_requests_in_flight(path: &Path) {
         space,
         ..
     } = World::new(path, Threads::Service);
-    // The file has to wait for a call of its store that is under way.
+    // The file has to wait for a call to its store that is under way.
     std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(100));
         gate.open();

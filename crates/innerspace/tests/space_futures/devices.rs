@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A device whose handler waits for a call of a file.
+/// A device whose handler waits for a call on a file.
 struct Syncs(PagedFile);
 
 impl Device for Syncs {

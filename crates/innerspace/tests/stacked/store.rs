@@ -18,7 +18,7 @@ use crate::PAGE;
 use crate::notes;
 use crate::program::Random;
 
-/// Objects that the threads of the program have left for the calls of stores.
+/// Objects that the program's threads leave here, for the store's calls to use.
 pub(crate) struct Around {
     pub(crate) memory: Memory,
     /// A file in which no other file is stored.

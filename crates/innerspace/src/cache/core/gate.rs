@@ -1,4 +1,4 @@
-//! Guards calls of stores: what a thread inside one may do with the file, and which stores may be
+//! Guards calls to stores: what a thread inside one may do with the file, and which stores may be
 //! called on behalf of another operation.
 //!
 //! A store call may hold locks of the file's blocks, and its `invalidate` lock. A callback that
@@ -33,7 +33,7 @@ pub(crate) const ROOMS: u32 = 8;
 /// threads take meanwhile.
 const EXTRA_ROOM: u64 = 8;
 
-/// A call of a file's store by this thread, until this is dropped.
+/// A call to a file's store by this thread, until this is dropped.
 #[must_use = "the call ends when this is dropped"]
 pub(crate) struct StoreCall {
     _call: InStoreCall,
@@ -47,7 +47,7 @@ impl FileCore {
         std::ptr::from_ref(self) as usize
     }
 
-    /// Begins a call of the file's store: inside it, this thread calls no store to make room, and
+    /// Begins a call to the file's store: inside it, this thread calls no store to make room, and
     /// does not come back into the file.
     pub(crate) fn store_call(&self) -> StoreCall {
         self.begin_call(None)
@@ -67,7 +67,7 @@ impl FileCore {
         }
     }
 
-    /// Whether this thread is in a call of the file's store.
+    /// Whether this thread is in a call to the file's store.
     pub(crate) fn in_store_call(&self) -> bool {
         reentry::is_in_store_call(self.address())
     }
@@ -90,7 +90,7 @@ impl FileCore {
         }
     }
 
-    /// Refuses a call that may wait if the thread is in a call of the file's store, or the process
+    /// Refuses a call that may wait if the thread is in a call to the file's store, or the process
     /// is a child of fork(2).
     pub(crate) fn check_not_reentrant(&self) -> Result<(), FileError> {
         self.check_process()?;
@@ -102,7 +102,7 @@ impl FileCore {
         }
     }
 
-    /// Refuses a write to a file that is open for reading only, or from inside a call of its store.
+    /// Refuses a write to a file that is open for reading only, or from inside a call to its store.
     pub(crate) fn check_writable(&self) -> Result<(), FileError> {
         self.check_not_reentrant()?;
         match self.id.access {

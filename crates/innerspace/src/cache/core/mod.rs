@@ -5,7 +5,7 @@
 //! - `store_handle`, `store_probe`, `store_version`: the store; its answers before it is a file;
 //!   whether others have changed it
 //! - `requests`, `ready_list`: reads in flight; futures that wait for bytes
-//! - `gate`: calls of the store, and what a thread inside one may do with the file
+//! - `gate`: calls to the store, and what a thread inside one may do with the file
 //! - `handle`, `closing`: the state of one handle; the progress of the closing
 //! - `counters`, `validate`: figures, and their recount
 

@@ -2,10 +2,10 @@
 
 use crate::exec::{InFlight, Job, Lane};
 
-/// The requests of one file, and the lane in which plain calls of its store are made.
+/// The requests of one file, and the lane in which plain calls to its store are made.
 pub(crate) struct Requests {
     pub(crate) in_flight: InFlight<Box<dyn Job>>,
-    /// The calls of the store.
+    /// The calls to the store.
     pub(crate) store_calls: Lane,
 }
 

@@ -1,4 +1,4 @@
-//! The store of an open file, shared by the file and the calls of the store that are under way.
+//! The store of an open file, shared by the file and the calls to the store that are under way.
 //!
 //! A call that is under way while the file is closed keeps the store a moment longer, and with it
 //! anything that excludes other users, such as a lock on a host file. So the file's entry in the
@@ -82,7 +82,7 @@ const MOST_REQUEST: u64 = 64 * MIB;
 pub(crate) struct FileStore {
     /// `None` once the file is closed. An innermost lock, held only while the handle is cloned.
     handle: Mutex<Option<Arc<StoreHandle>>>,
-    /// Whether a call of the store may use other files.
+    /// Whether a call to the store may use other files.
     uses_files: Arc<AtomicBool>,
     /// The pages that its calls may use when the memory is full.
     aside: Option<Arc<SetAside>>,
@@ -131,12 +131,12 @@ impl FileStore {
         drop(handle);
     }
 
-    /// Whether a call of the store may use other files.
+    /// Whether a call to the store may use other files.
     pub(crate) fn may_use_files(&self) -> bool {
         self.uses_files.load(Ordering::Relaxed)
     }
 
-    /// Returns the flag that calls of the store set when they use other files.
+    /// Returns the flag that calls to the store set when they use other files.
     pub(crate) fn uses_files(&self) -> Arc<AtomicBool> {
         self.uses_files.clone()
     }
@@ -146,7 +146,7 @@ impl FileStore {
         self.aside.clone()
     }
 
-    /// Notes that a call of the store has used another file.
+    /// Notes that a call to the store has used another file.
     #[cfg(all(test, not(loom), not(shuttle)))]
     pub(crate) fn note_use(&self) {
         self.uses_files.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The calls of a store before a file is opened on it.
+//! The calls to a store before a file is opened on it.
 //!
 //! A store may be made of other files, and open them when it is called. So nothing is locked during
 //! these calls, nor when a store that cannot be opened is dropped.
@@ -37,7 +37,7 @@ pub(crate) struct StoreProbe {
     pub(crate) identity: Option<Identity>,
     pub(crate) accepted: Accepted,
     pub(crate) uses_files: bool,
-    /// The pages that calls of a store that uses files may use when the memory is full.
+    /// The pages that calls to a store that uses files may use when the memory is full.
     pub(crate) aside: Option<Arc<SetAside>>,
     pub(crate) limits: Limits,
     pub(crate) version: Option<Version>,

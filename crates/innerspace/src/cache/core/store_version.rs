@@ -1,6 +1,6 @@
 //! Whether another process changed the store: see [`Store::version`](crate::store::Store::version).
 //!
-//! **When the store is called for its version.** When the file is opened, at the first fill in each
+//! **When the store is asked for its version.** When the file is opened, at the first fill in each
 //! tick of the memory's clock, and at the beginning of each sync. So a scan costs one such call a
 //! tick.
 //!
@@ -19,7 +19,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) struct StoreVersion {
     /// Whether the store reports versions.
     is_told: bool,
-    /// The tick, plus 1, in which the store was last called for its version.
+    /// The tick, plus 1, in which the store was last asked for its version.
     asked_at: AtomicU64,
     is_changed: AtomicBool,
     state: Mutex<State>,
@@ -44,7 +44,7 @@ impl StoreVersion {
         }
     }
 
-    /// Whether nothing is to be read ahead in the tick `tick`, because the store has to be called
+    /// Whether nothing is to be read ahead in the tick `tick`, because the store has to be asked
     /// for its version first, or was changed.
     pub(crate) fn stops_hints(&self, tick: u64) -> bool {
         self.is_due(tick) || self.is_changed.load(Ordering::Relaxed)
@@ -55,12 +55,12 @@ impl StoreVersion {
         self.is_told
     }
 
-    /// Whether the store has to be called for its version before more is read in the tick `tick`.
+    /// Whether the store has to be asked for its version before more is read in the tick `tick`.
     fn is_due(&self, tick: u64) -> bool {
         self.is_told && self.asked_at.load(Ordering::Relaxed) != tick + 1
     }
 
-    /// Whether the caller, as the first in the tick `tick`, has to call the store for its version.
+    /// Whether the caller, as the first in the tick `tick`, has to ask the store for its version.
     pub(crate) fn begins_to_ask(&self, tick: u64) -> bool {
         // Relaxed: one of two threads calls the store, and the other may read as if it had come
         // first.

@@ -27,7 +27,7 @@ use crate::units::FrameId;
 /// How long eviction waits for a sync that another thread began. The bound is for stores that hang.
 const OTHERS_WAIT: Duration = Duration::from_millis(500);
 
-/// A call of the store that makes accepted blocks durable. If this is dropped, the call has failed,
+/// A call to the store that makes accepted blocks durable. If this is dropped, the call has failed,
 /// or, without an error, panicked.
 struct Unsure<'f> {
     file: &'f FileCore,

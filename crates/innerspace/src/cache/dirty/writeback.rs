@@ -29,10 +29,10 @@ use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
 use crate::units::MIB;
 
-/// The most bytes that one call of a store writes without a sync, but at least one block.
+/// The most bytes that one call to a store writes without a sync, but at least one block.
 const MAX_RUN: u64 = MIB;
 
-/// The most bytes that one call of a store writes for a sync: the sync waits for all of them
+/// The most bytes that one call to a store writes for a sync: the sync waits for all of them
 /// anyway, and a device is faster with large requests.
 const MAX_SYNC_RUN: u64 = 4 * MIB;
 
@@ -40,7 +40,7 @@ const MAX_SYNC_RUN: u64 = 4 * MIB;
 /// written can be neither changed nor evicted.
 const SYNC_RUN_PART: u64 = 16;
 
-/// The number of failed calls of the store after which a run is given up, unless a sync asks for
+/// The number of failed calls to the store after which a run is given up, unless a sync asks for
 /// it.
 const PATIENCE: u32 = 4;
 

@@ -54,7 +54,7 @@ const OTHER_BYTES: usize = 720;
 /// When the last handle (or mapping) is dropped, unwritten data is written back, but not made
 /// durable: use [`PagedFile::sync_all`] for that. The drop (of the handle, the accessor, the space,
 /// or by the call that unmaps) returns when that is done, and waits only for the stores of its own
-/// files. If a handle is dropped in a call of a store, the work is left to a thread of the memory,
+/// files. If a handle is dropped in a call to a store, the work is left to a thread of the memory,
 /// for which the last [`Memory`](crate::Memory) waits.
 ///
 /// ```
@@ -144,7 +144,7 @@ impl Drop for PagedFile {
         if last.check_process().is_err() {
             return;
         }
-        // In a call of the file's store, or of a store that the file's store may use, the file is
+        // In a call to the file's store, or to a store that the file's store may use, the file is
         // closed later: see `FileInner::drop`.
         if !last.in_store_call() && last.may_call_unasked() {
             let mut panics = Panics::default();
@@ -514,10 +514,10 @@ impl PagedFile {
     /// the store has older bytes that it may still lose, because no sync has covered them, it is
     /// synced first. A failure of that sync is reported by the next sync of every handle.
     ///
-    /// There is no `try_` form: a discard calls the store for its length.
+    /// There is no `try_` form: a discard asks the store for its length.
     ///
     /// # Errors
-    /// [`FileError::ReadOnly`], or the store's error when it is called for its length.
+    /// [`FileError::ReadOnly`], or the store's error when it is asked for its length.
     pub fn discard(&self) -> Result<(), FileError> {
         truncate::discard(self.core())
     }
@@ -530,10 +530,10 @@ impl PagedFile {
     /// with [`FileError::ChangedInPlace`] is read again, and blocks cached outside the range count
     /// as current.
     ///
-    /// There is no `try_` form: an invalidation calls the store for its length.
+    /// There is no `try_` form: an invalidation asks the store for its length.
     ///
     /// # Errors
-    /// The store's error when it is called for its length.
+    /// The store's error when it is asked for its length.
     pub fn invalidate(&self, range: impl RangeBounds<u64>) -> Result<PageCount, FileError> {
         truncate::invalidate(self.core(), self.core().blocks_of(self.bytes(range)?))
     }

@@ -38,11 +38,11 @@ pub struct FileStats {
     pub read_ahead: u64,
     /// Of these, blocks evicted before their first use.
     pub read_ahead_unused: u64,
-    /// Read calls of the store.
+    /// Read calls to the store.
     pub store_reads: u64,
     /// Blocks written back.
     pub written: u64,
-    /// Write calls of the store.
+    /// Write calls to the store.
     pub store_writes: u64,
     /// Blocks whose write failed; they stay dirty.
     pub write_errors: u64,

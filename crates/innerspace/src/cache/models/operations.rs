@@ -435,7 +435,7 @@ fn shuttle_two_writers_of_a_hole_lose_nothing() {
 
 #[test]
 fn shuttle_what_a_close_loses_is_told_beside_the_end_of_the_memory() {
-    // One thread has to get far while the other pauses, which this scheduler tries.
+    // One thread has to get far while the other pauses. This scheduler tries such schedules.
     let body = || {
         let (cache, _store, file) = file(16, 1);
         let told = Arc::new(AtomicU32::new(0));
@@ -521,7 +521,7 @@ impl Bell {
 
 #[test]
 fn shuttle_a_service_sleeps_on_no_call_whoever_ticks_meanwhile() {
-    // One thread has to get far while the other pauses, which this scheduler tries.
+    // One thread has to get far while the other pauses. This scheduler tries such schedules.
     let body = || {
         let (cache, _store, file) = file(16, 1);
         let ended = Arc::new(AtomicBool::new(false));

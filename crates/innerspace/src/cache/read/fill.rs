@@ -142,7 +142,7 @@ impl FileCore {
         if !uses.clear(Uses::AHEAD) || !stream.is_due(block) {
             return;
         }
-        // A hint: it neither waits while the file is locked exclusively, nor calls the store for
+        // A hint: it neither waits while the file is locked exclusively, nor asks the store for
         // its version. The next block is then a miss, which does both.
         if self.in_store_call() || self.version.stops_hints(self.pool.now()) {
             return;
@@ -364,7 +364,7 @@ impl FileCore {
         if self.in_store_call() || blocks.end - blocks.start > most {
             return false;
         }
-        // The store is not called for its version here.
+        // The store is not asked for its version here.
         if self.version.stops_hints(self.pool.now()) {
             return false;
         }

@@ -97,7 +97,7 @@ struct LineUp<'f> {
 }
 
 impl Handle {
-    /// A view over several blocks.
+    /// Returns a view over several blocks.
     pub(super) fn view_across(
         self: &Arc<Handle>,
         range: Range<u64>,
@@ -156,7 +156,7 @@ impl Handle {
         }
     }
 
-    /// A view over several blocks, if they are cached and lie in a row.
+    /// Returns a view over several blocks, if they are cached and lie in a row.
     fn view_in_row(&self, range: &Range<u64>) -> Option<View> {
         let core = &*self.core;
         let mut row = Row::new(&core.pool, core.id.order);
@@ -224,7 +224,7 @@ impl Handle {
         }
     }
 
-    /// A view over several blocks, in pages of its own that are filled by copying.
+    /// Returns a view over several blocks that has pages of its own, filled by copying.
     pub(super) fn copied_view(
         self: &Arc<Handle>,
         range: Range<u64>,
@@ -494,7 +494,7 @@ impl<'f> LineUp<'f> {
     }
 }
 
-/// The most nodes that are added to the index by insertions of these two blocks, and of those
+/// Returns the most nodes that the index can need for insertions of these two blocks, and of those
 /// between them if they are no more than fit into a node.
 fn missing_nodes(core: &FileCore, blocks: [u64; 2]) -> usize {
     let index = core.blocks.index.write();

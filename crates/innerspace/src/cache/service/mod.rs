@@ -201,7 +201,7 @@ impl Cache {
         self.defer(MEMORY, None, tell);
     }
 
-    /// Leaves a call of foreign code to a thread that may make it. `payer` pays for it, and `of` is
+    /// Leaves a call to foreign code to a thread that may make it. `payer` pays for it, and `of` is
     /// the file that it is about, if any. Never waits.
     pub(crate) fn defer(
         &self,
@@ -219,7 +219,7 @@ impl Cache {
     }
 
     /// Makes the calls that were deferred, if no thread of the memory does. The caller holds no
-    /// lock. Does nothing in a call of a store, whose caller may hold locks.
+    /// lock. Does nothing in a call to a store, whose caller may hold locks.
     pub(crate) fn run_deferred(&self) {
         // A deferred call that comes here leaves the rest to the loop that called it.
         if self.deferred.is_queue_empty() || Deferred::is_running() || StoreScope::is_any_open() {
@@ -303,7 +303,7 @@ impl Cache {
         }
     }
 
-    /// Makes the calls that were deferred, if there are no longer any ticks. Called after a call of
+    /// Makes the calls that were deferred, if there are no longer any ticks. Called after a call to
     /// a store, or a closing, where no lock is held.
     #[inline]
     pub(super) fn run_deferred_if_abandoned(&self) {
@@ -324,7 +324,7 @@ impl Cache {
         reentry::is_serving(std::ptr::from_ref(self) as usize)
     }
 
-    /// Calls a waker of a future that `payer` pays for. Where locks may be held (in a call of a
+    /// Calls a waker of a future that `payer` pays for. Where locks may be held (in a call to a
     /// store, in reclaim, with a file locked), another thread calls it. A job may be such a place,
     /// too: an operation that has a file locked and finds no memory runs jobs that free some.
     pub(super) fn wake(&self, payer: GroupId, waker: Waker) {
@@ -356,7 +356,7 @@ impl Cache {
     pub(super) fn remove_file(&self, file: &FileCore) {
         let mut files = self.files.lock();
         files.set_unwritten(file.id.number, &file.id.groups, false);
-        // If a call of the store is under way, the file does not count as closed before that has
+        // If a call to the store is under way, the file does not count as closed before that has
         // ended.
         files.remove(file.id.number);
         drop(files);
@@ -372,7 +372,7 @@ impl Cache {
             // a file cannot be closed.
             self.pool.finish_retired();
             self.run_deferred();
-            // `run_deferred` does nothing in a call of a store. But this file has to be closed, so
+            // `run_deferred` does nothing in a call to a store. But this file has to be closed, so
             // its own deferred calls are made here.
             let files = self.files.lock();
             let cores: Vec<_> = files.open_as(identity).map(Entry::core).collect();

@@ -47,7 +47,7 @@ impl Cache {
         if has_threads {
             return Step::Idle;
         }
-        // In a call of a store, some files are skipped that can be written as soon as the call
+        // In a call to a store, some files are skipped that can be written as soon as the call
         // ends.
         if written == 0 && StoreScope::is_any_open() {
             self.flush_wanted.store(true, Ordering::Release);

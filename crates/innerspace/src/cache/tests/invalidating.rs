@@ -228,7 +228,7 @@ fn a_file_that_others_change_in_place_is_read_no_more_until_that_is_accepted() {
         };
         seen(6);
         store.inner().change_externally(&[9; 10], 4 * size).unwrap();
-        // The store is called for its version once in a tick.
+        // The store is asked for its version once in a tick.
         seen(2);
         cache.tick();
         let changed = |result: Result<(), FileError>| match result {
@@ -290,7 +290,7 @@ fn a_sync_sees_a_change_in_place_and_a_scan_asks_once_a_tick() {
     );
 }
 
-/// A store that counts how many times it is called for its version.
+/// A store that counts how many times it is asked for its version.
 #[derive(Default)]
 struct Asked {
     bytes: MemoryStore,

@@ -298,7 +298,7 @@ fn a_block_over_a_mapped_hole_that_makes_the_file_longer_is_written_as_a_whole()
     }
 }
 
-/// A hole is returned with the neighbours that are known to be holes as well. The store is called
+/// A hole is returned with the neighbours that are known to be holes as well. The store is asked
 /// for data from the page on.
 // spec: P23
 #[test]

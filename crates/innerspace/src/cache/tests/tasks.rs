@@ -460,7 +460,7 @@ fn a_thread_that_is_ending_can_tick_and_leaves_calls_to_others() {
     assert!(poll(cut.as_mut(), &bell).is_pending());
     end.send(()).unwrap();
     ticking.join().unwrap();
-    // The ending thread does not know any more whether it is in a call of a store.
+    // The ending thread does not know any more whether it is in a call to a store.
     assert!(poll(cut.as_mut(), &bell).is_pending());
     cache.tick();
     assert!(matches!(poll(cut.as_mut(), &bell), Poll::Ready(Ok(()))));

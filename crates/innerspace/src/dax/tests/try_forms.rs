@@ -307,7 +307,7 @@ mod host {
         assert_would_block(file.try_read_at(&mut [0; 10], 3), 3);
         assert_would_block(file.core().try_write_at(&[0; 10], 3), 3);
         assert_eq!(file.try_read_at(&mut [0; 10], 10).unwrap(), 0, "its end");
-        // Such a pin makes no call of the host.
+        // Such a pin makes no call to the host.
         let _host = answer(|call, bytes| panic!("{call:?} of {bytes:?}"));
         drop(file.try_pin(0..10).unwrap());
     }

@@ -10,7 +10,8 @@ use super::*;
 use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, thread};
 
-/// A waiter for the bit, which is set. The test's thread stands for it, and does not sleep.
+/// Queues a waiter for the bit, which is set. The test's thread acts for the waiter, and does not
+/// sleep.
 fn waiter(frames: &Frames, id: FrameId, bit: Bit) -> Arc<Sleeper> {
     let sleeper = Sleeper::new();
     let ticket = frames.lock_of(id).enqueue_shared(bit, &sleeper);

@@ -1,4 +1,4 @@
-//! The last reference to a file is dropped where the file cannot be closed: in a call of its own
+//! The last reference to a file is dropped where the file cannot be closed: in a call to its own
 //! store, or while another file is locked.
 
 use std::io;
@@ -58,7 +58,7 @@ impl Store for WorksInWrite {
     }
 }
 
-/// Drops the last handle in a call of the file's store, which then calls `else_`.
+/// Drops the last handle in a call to the file's store, which then calls `else_`.
 fn closed_after_the_call(else_: impl FnOnce(&Memory) + Send + 'static) {
     let memory = memory(4 * MIB);
     let (bytes, work) = (Arc::new(MemoryStore::new()), Arc::default());

@@ -117,7 +117,7 @@ fn an_unmapping_waits_for_a_thread_that_closes_the_file() {
     last.join().unwrap();
 }
 
-/// Drops a file from inside a call of its own store, which leaves the closing to other threads,
+/// Drops a file from inside a call to its own store, which leaves the closing to other threads,
 /// whose write hangs.
 fn left_to_others(memory: &Memory) -> Hanging {
     let (file, store) = open(memory);

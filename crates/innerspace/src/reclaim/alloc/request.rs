@@ -14,7 +14,7 @@
 //!                                            `--> of what is set aside -> Ok, or NothingEvictable
 //! ```
 //!
-//! **In a call of a store** a request evicts clean pages, and calls no store. If that is not
+//! **In a call to a store** a request evicts clean pages, and calls no store. If that is not
 //! enough, it gets pages that the file set aside when it was opened, and is refused when these are
 //! used up: nothing is granted over a limit. The store's caller makes room with nothing locked, and
 //! tries again (`cache/core/gate.rs`).
@@ -108,7 +108,7 @@ enum Effort {
 enum Attempt {
     /// An attempt within the limits, after room was made.
     Again,
-    /// An attempt with the pages set aside for the present call of a store, and with the reserve.
+    /// An attempt with the pages set aside for the present call to a store, and with the reserve.
     SetAside,
 }
 
@@ -378,14 +378,14 @@ impl Pool {
     fn effort(&self, payer: GroupId, mode: AllocMode) -> Effort {
         match (mode, StoreScope::innermost(self.domain.id())) {
             (AllocMode::NoWait, _) => Effort::Refuse,
-            // This is read-ahead in a call of a store, or an owner that reclaim has called.
+            // This is read-ahead in a call to a store, or an owner that reclaim has called.
             (AllocMode::NoIo, Some(_)) | (_, Some(Scope::Owner)) => Effort::Refuse,
             (AllocMode::NoIo, None) | (_, Some(Scope::Store)) => Effort::Reclaim(Io::Forbidden),
             (AllocMode::Wait, None) => Effort::Reclaim(Io::Of(payer)),
         }
     }
 
-    /// Charges pages that were set aside for the present call of a store.
+    /// Charges pages that were set aside for the present call to a store.
     fn charge_aside(&self, group: GroupId, pages: PageCount) -> Result<Charge<'_>, Stuck> {
         let lend = |aside: &SetAside| aside.lend(&self.groups, group, pages);
         StoreScope::aside(self.domain.id(), lend).ok_or(Stuck::Charge(group))

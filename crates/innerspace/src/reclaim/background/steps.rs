@@ -193,7 +193,7 @@ impl Pool {
         }
         let free = self.free_with_stocks(|free| free.0 >= background.high).0;
         let more = shrunk.freed.0 > 0 && free < background.high;
-        // Pages that were skipped in a call of a store can be freed as soon as that call ends.
+        // Pages that were skipped in a call to a store can be freed as soon as that call ends.
         let later = !more && free < background.high && StoreScope::is_any_open();
         background.evicting.store(more || later, Ordering::Relaxed);
         if later {
@@ -240,7 +240,7 @@ impl Pool {
                 return Step::More;
             }
         }
-        // In a call of a store, owners skip blocks that they can write as soon as that call ends.
+        // In a call to a store, owners skip blocks that they can write as soon as that call ends.
         if StoreScope::is_any_open() {
             if wanted {
                 background.want_flush();

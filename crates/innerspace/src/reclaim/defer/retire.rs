@@ -205,7 +205,7 @@ impl<T> RetireQueue<T> {
 mod tests {
     use super::*;
 
-    /// A flush while these owners have sessions open.
+    /// Flushes the queue while the owners in `open` have sessions open.
     fn flush(queue: &RetireQueue<u64>, open: &[u64]) -> Vec<u64> {
         let batch = queue.take();
         batch.map_or(Vec::new(), |mut batch| {

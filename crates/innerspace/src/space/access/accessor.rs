@@ -37,7 +37,7 @@ use crate::{Space, VirtAddr};
 /// may leave its block marked as changed, so that the block is written to its file once more than
 /// necessary.
 ///
-/// The calls of a [`Device`](crate::space::Device), or of a file with
+/// The calls to a [`Device`](crate::space::Device), or on a file with
 /// [`OnShrink::Error`](crate::dax::OnShrink::Error), are made as usual, and may take time. A `try_`
 /// form does two more things that may take a moment. If a group is near its limit, it takes back
 /// the charges that other threads hold in stock before it fails for lack of a frame; that may mean

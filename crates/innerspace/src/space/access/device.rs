@@ -92,7 +92,7 @@ impl Core {
         self.run_of_calls::<S>(at, bytes, &call)
     }
 
-    /// Loads or stores bytes of one page by calls of the device that is mapped there.
+    /// Loads or stores bytes of one page by calls to the device that is mapped there.
     pub(crate) fn run_of_calls<S: Sectioned>(
         &mut self,
         at: VirtAddr,

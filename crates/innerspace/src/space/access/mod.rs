@@ -2,7 +2,7 @@
 //!
 //! - `what`, `forms`: what one access needs; its two forms, one that waits and one that does not
 //! - `single`: one access in one page
-//! - `device`, `across`: calls of devices; values that lie in two pages
+//! - `device`, `across`: calls to devices; values that lie in two pages
 //! - `session`, `accessor`: the handles
 //! - `bulk`, `gather`, `atomics`, `values`: buffers; many reads in one call; atomic accesses; types
 //!   of a program's own

@@ -15,7 +15,7 @@ use crate::sys::copy::Scalar;
 ///
 /// [`Accessor::session`](crate::Accessor::session) opens one. An operation that takes translations
 /// of the space away (unmap, fork) waits for the next *safepoint* of each open session of the
-/// space: the session's next access, its end, a fault in it, or a call of this library in the same
+/// space: the session's next access, its end, a fault in it, or a call to this library in the same
 /// thread that has to wait. An operation that takes pages of a file away (truncate, punch,
 /// writeback of bytes that were stored through a mapping) waits for the sessions of all spaces that
 /// map the file. Sessions of other spaces do not delay it. Eviction leaves alone the pages that a

@@ -18,7 +18,7 @@ impl Accessor {
     ///
     /// Every store to the page by an accessor of this space counts as a change. For a page of a
     /// file, so do stores through other mappings of the file, in this space, in its forks and in
-    /// other spaces of the same [`Memory`](crate::Memory), and calls of the file such as
+    /// other spaces of the same [`Memory`](crate::Memory), and calls on the file such as
     /// [`PagedFile::write_at`](crate::PagedFile::write_at), once they return. Writes to the file by
     /// other processes do not count, nor do writes by way of a pin.
     ///

@@ -27,8 +27,8 @@ impl What {
         }
     }
 
-    /// For a part of a value that crosses a page end. Only the page's validity is wanted, and it
-    /// has to last until the store.
+    /// Describes an access to a part of a value that crosses a page end. Only the page's validity
+    /// is wanted, and it has to last until the store.
     pub(crate) fn part_of<T>(access: AccessKind) -> What {
         What {
             size: 0,
@@ -36,7 +36,8 @@ impl What {
         }
     }
 
-    /// For the bytes, in one page, of a value of `whole` bytes that crosses a page end.
+    /// Describes an access to those bytes of a value that lie in one page. The value has `whole`
+    /// bytes and crosses a page end.
     pub(crate) fn piece(access: AccessKind, size: usize, whole: usize) -> What {
         What {
             access,

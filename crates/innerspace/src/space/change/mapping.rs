@@ -76,7 +76,7 @@ impl Space {
 
     /// Unmaps `len` bytes (rounded up to whole pages) at `at`. Parts that are not mapped are
     /// skipped. Once this has returned, no access reads or writes the old pages; dirty shared pages
-    /// stay in their file. One exception: the call of a [`Device`](crate::space::Device), or of a
+    /// stay in their file. One exception: the call to a [`Device`](crate::space::Device), or on a
     /// file with [`OnShrink::Error`](crate::dax::OnShrink::Error), may still be under way if an
     /// access had begun it, and then that access succeeds. A handler may take as long as it likes,
     /// and may want a lock that the caller holds; [`Space::wait_for_calls`] waits for it.
@@ -90,7 +90,7 @@ impl Space {
         self.unmap_paid(Payment::Own, None, &range)
     }
 
-    /// Waits for the calls of devices and of files with
+    /// Waits for the calls to devices and on files with
     /// [`OnShrink::Error`](crate::dax::OnShrink::Error) that accesses to this space have begun.
     /// [`Space::unmap`], [`Space::protect`] and all other changes of the mappings return without
     /// waiting for such calls. Once both a change and this have returned, no call is under way any

@@ -8,7 +8,7 @@
 
 use crate::sync::{Arc, Condvar, Mutex, failpoint};
 
-/// The calls of one space that are under way.
+/// The calls of one space's accesses that are under way.
 #[derive(Default)]
 pub(crate) struct Calls {
     turns: Mutex<Turns>,

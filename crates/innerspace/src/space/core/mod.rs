@@ -3,7 +3,7 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `address` | pages, leaves, and the levels of the page table as numbers |
-//! | `calls` | counts of calls of devices and guarded files |
+//! | `calls` | counts of calls to devices and guarded files |
 //! | `error` | `SpaceError`, `Fault`, and the cause behind a fault |
 //! | `options` | the bits of an address, the group |
 //! | `payer` | the group that is charged for a space's records |

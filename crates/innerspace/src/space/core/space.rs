@@ -112,7 +112,7 @@ pub(crate) struct SpaceInner {
     pub(crate) paths: Mutex<()>,
     /// The participants of the accessors, for posts.
     pub(crate) accessors: Mutex<Members<Arc<Participant>>>,
-    /// The calls of devices and guarded files that are under way.
+    /// The calls to devices and guarded files that are under way.
     pub(crate) calls: Arc<Calls>,
     /// Causes of the last faults.
     causes: Mutex<VecDeque<Remembered>>,

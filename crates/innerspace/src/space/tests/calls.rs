@@ -1,4 +1,4 @@
-//! Tests of calls of devices that are under way when the mapping is removed.
+//! Tests of calls to devices that are under way when the mapping is removed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};

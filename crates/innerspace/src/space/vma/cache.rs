@@ -328,7 +328,7 @@ impl VmaCache {
         }
     }
 
-    /// The rest of [`VmaCache::find`], after the hint was of no use.
+    /// Does the rest of [`VmaCache::find`] after the hint was of no use.
     #[inline(never)]
     fn find_without_hint<'t>(
         &'t mut self,

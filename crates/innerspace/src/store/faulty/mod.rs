@@ -301,7 +301,7 @@ impl<S: Store> FaultyStore<S> {
         result.map(|(value, _)| value)
     }
 
-    /// Writes, with the faults that only writes have.
+    /// Writes `buf`, or makes the write fail in one of the ways in which only a write can fail.
     fn write_faulty(
         &self,
         control: &mut Control,

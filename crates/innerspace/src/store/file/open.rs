@@ -41,7 +41,7 @@ pub struct FileOptions {
 }
 
 impl FileOptions {
-    /// The default options.
+    /// Returns the default options.
     pub fn new() -> FileOptions {
         FileOptions::default()
     }

@@ -139,7 +139,7 @@ fn names(line: &str) -> Vec<&str> {
     }
 }
 
-/// The public calls of one file, as `Type::name`.
+/// Returns the public calls that a source file declares, as `Type::name`.
 fn calls_of(text: &str) -> Vec<String> {
     let (mut types, mut found) = (Vec::new(), Vec::new());
     for line in text.lines() {

@@ -27,7 +27,7 @@ const PAGES: u64 = 8;
 /// The bytes in a request's memory until it is completed.
 const MARK: u8 = 0xee;
 
-/// Which threads make the calls of a store.
+/// Which threads make the calls to a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     /// The store itself completes its requests, in any order.
@@ -517,7 +517,7 @@ fn shuttle_a_file_is_closed_while_its_store_does_not_answer() {
         drop(futures);
         world.end();
     };
-    // One thread has to get far while the other pauses, which this scheduler tries.
+    // One thread has to get far while the other pauses. This scheduler tries such schedules.
     shuttle::check_pct(body, 1000, 3);
 }
 
@@ -567,7 +567,7 @@ fn shuttle_failures_and_panics_of_a_store_end_every_wait() {
             spawn_with(world.file(), move |file| {
                 for number in from..from + 4 {
                     let view = || file.view(page(number));
-                    // A panic in a call of the store that the caller itself makes is passed on to
+                    // A panic in a call to the store that the caller itself makes is passed on to
                     // the caller.
                     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(view)) {
                         Ok(Ok(view)) => assert_eq!(value(&view), first_value(number)),
