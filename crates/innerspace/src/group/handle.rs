@@ -20,8 +20,8 @@ use crate::units::PageCount;
 ///
 /// A handle leads downwards only: from a group, or from a space or a file of it, there is no way to
 /// the groups above. Errors give the names of these groups, and the usage of the one that refused.
-/// A handle can change its group's own limits. So give a tenant that must not raise its limit a
-/// [`child_unlimited`](Group::create_child_unlimited) of a group whose limit you keep.
+/// A handle can change its group's own limits. So if a tenant must not raise its limit, give it a
+/// child, made by [`Group::create_child_unlimited`], of a group whose limit you keep.
 ///
 /// ```
 /// use innerspace::{KIB, MIB, Map, Memory};
