@@ -6,8 +6,8 @@
 //! the future queues a job in the file's lane. The job takes the view in the blocking way and hands
 //! it over. The future is also woken when one of its blocks is filled by another operation, when
 //! the file is cut, and when it is closed. Dropping the future drops its request. A future that is
-//! polled by a job (for example in a store that reads by it) takes the view in that poll, since no
-//! other thread might.
+//! polled by a job (for example in a store that reads through it) takes the view in that poll,
+//! since no other thread might.
 //!
 //! A waker is foreign code, which may immediately make another call on the same file. So it is
 //! called with no lock held. An operation that fills or cuts notes which futures are due, and wakes

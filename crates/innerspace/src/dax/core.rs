@@ -123,7 +123,7 @@ pub(crate) struct DaxCore {
     /// Failures to make stores durable. Each is reported once to each handle.
     pub(super) errors: ErrorSequence<DaxError>,
     /// The number of times that the host has failed to write since it was last told of all that is
-    /// dirty. Unless this is 0, the host may take dirty pages for clean.
+    /// dirty. Unless this is 0, the host may consider dirty pages clean.
     pub(super) host_forgot: AtomicU64,
     /// The ranges in which an entry may be dirty.
     pub(super) dirty: DirtyRanges,

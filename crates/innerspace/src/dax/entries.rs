@@ -27,7 +27,7 @@ const UPPER_RANGES: u64 = 1 << UPPER_SHIFT;
 /// The most entries that are locked at the same time: those of one range.
 const BATCH: usize = LARGE_PAGES as usize;
 
-/// The entries of one file; see the module.
+/// The entries of one file, as this module describes them.
 pub(super) struct Entries {
     pool: Arc<Pool>,
     /// The group that pays for the nodes.

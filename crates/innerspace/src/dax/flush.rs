@@ -13,10 +13,10 @@
 //! unlocks them, and makes them dirty again.
 //!
 //! **When the host fails.** The host reports a failed write once, no matter whose page it was, and
-//! takes the page for clean from then on: asked again, it would write nothing and report success.
-//! So the pages that a failed sync has cleaned become dirty again, and the host is made to take all
-//! dirty pages for changed ([`DaxCore::remind_host`]). This is done immediately, because the host
-//! may drop pages that it takes for clean; if it fails, it is done again before the next sync. The
+//! considers the page clean from then on: asked again, it would write nothing and report success.
+//! So the pages that a failed sync has cleaned become dirty again, and the host is made to consider
+//! all dirty pages changed ([`DaxCore::remind_host`]). This is done immediately, because the host
+//! may drop pages that it considers clean; if it fails, it is done again before the next sync. The
 //! failure is reported once to each handle.
 
 use std::io;
@@ -190,7 +190,7 @@ impl DaxCore {
         }
     }
 
-    /// Makes the host take every dirty block of the file for changed, if the host may have
+    /// Makes the host consider every dirty block of the file changed, if the host may have
     /// forgotten that. The caller holds `syncing`.
     fn remind_host(&self) -> io::Result<()> {
         let failures = self.host_forgot.load(Ordering::SeqCst);
@@ -225,7 +225,7 @@ impl DaxCore {
         Ok(())
     }
 
-    /// Makes the host take the pages of a locked block for changed. Pages that another process has
+    /// Makes the host consider the pages of a locked block changed. Pages that another process has
     /// cut off stay gone.
     fn touch(&self, locked: &Locked<'_>) -> io::Result<()> {
         let Content::Block(block) = locked.content() else {

@@ -31,7 +31,7 @@ crate::sync::thread_local! {
 
 type Call = Box<dyn FnOnce() + Send>;
 
-/// The deferred calls of one memory; see the module.
+/// The deferred calls of one memory, as this module describes them.
 pub(crate) struct Deferred {
     lanes: Lanes,
     left: Arc<Left>,

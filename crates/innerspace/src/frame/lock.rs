@@ -457,7 +457,8 @@ impl<'a> FrameLock<'a> {
         let ticket = self.enqueue_shared(bit, &sleeper);
         let dropped = put();
         if ticket.is_some() {
-            // The frame is not freed before the entry is out of the queue: see the module.
+            // The frame is not freed before the entry is out of the queue: see the module's
+            // documentation.
             let end = sleeper.sleep(None);
             debug_assert_eq!(end, SleepEnd::Woken, "no deadline, no timeout");
         }

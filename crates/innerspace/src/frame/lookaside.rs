@@ -36,8 +36,8 @@ const UNKNOWN: u32 = 0;
 /// The value of a run whose blocks are not in consecutive frames.
 const MIXED: u32 = 1;
 
-/// The two tables; see the module. Every word of the first one is the number of a frame of the
-/// arena.
+/// The two tables that this module describes. Every word of the first one is the number of a frame
+/// of the arena.
 #[derive(Debug)]
 pub(super) struct Lookaside {
     words: ZeroedArray<AtomicU32>,

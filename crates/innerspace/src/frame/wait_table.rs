@@ -332,7 +332,7 @@ impl WakeList {
 #[derive(Debug)]
 struct Padded(Mutex<Queue>);
 
-/// The table of waiters; see the module.
+/// The table of waiters that this module describes.
 #[derive(Debug)]
 pub(crate) struct WaitTable {
     queues: Box<[Padded]>,

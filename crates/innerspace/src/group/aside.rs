@@ -11,7 +11,7 @@ use crate::stats::thread_number;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::PageCount;
 
-/// See the module. What is not lent is given back when this is dropped.
+/// Pages that a group has set aside. Those that are not lent are given back when this is dropped.
 pub(crate) struct SetAside {
     group: Group,
     most: PageCount,

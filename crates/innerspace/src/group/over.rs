@@ -19,7 +19,8 @@ impl GroupTree {
     #[inline]
     pub(super) fn is_any_over(&self, group: GroupId) -> bool {
         let is_over = |id| self.node(id).over.load(Ordering::Relaxed);
-        // Relaxed: see the module on pages given back at the moment of the change.
+        // Relaxed: the module's documentation says what happens to pages given back at the moment
+        // of the change.
         self.over.load(Ordering::Relaxed) > 0 && self.path(group).any(is_over)
     }
 

@@ -60,7 +60,7 @@ impl GroupTree {
         PageCount(self.node(id).owed.load(Ordering::Relaxed))
     }
 
-    /// Returns the groups right below that have a `min`, each with it.
+    /// Returns the groups right below that have a `min`, each with its `min`.
     pub(crate) fn creditors(&self, id: GroupId) -> Vec<(GroupId, PageCount)> {
         let shape = self.shape.lock();
         let entry = shape.entry(id);

@@ -14,7 +14,7 @@
 
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// The flag; see the module.
+/// The flag that this module describes.
 #[derive(Debug, Default)]
 pub(crate) struct Due(AtomicBool);
 

@@ -53,7 +53,7 @@ impl OpenSection for super::domain::Reader<'_> {
     }
 }
 
-/// The gate; see the module.
+/// The gate that this module describes.
 #[derive(Debug)]
 pub(crate) struct Gate<T> {
     /// The domain whose sections may use the gate. It never changes.
@@ -148,7 +148,8 @@ impl<T> Gate<T> {
 
     /// Returns whether the gate is closed at this address. The barrier of the section's `enter`
     /// orders these loads against `close`. Acquire: a reader that finds the gate open again sees
-    /// what the last writer did. Acquire also keeps the order of the two loads, see the module.
+    /// what the last writer did. Acquire also keeps the order of the two loads; see the module's
+    /// documentation.
     #[inline]
     fn is_closed_at(&self, at: u64) -> bool {
         let to = self.to.load(Ordering::Acquire);

@@ -130,8 +130,8 @@ pub(crate) fn open_direct(path: &Path, options: &OpenOptions) -> io::Result<File
         .custom_flags(libc::O_DIRECT | libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path)?;
     // O_NONBLOCK was for the open only. If it stayed, io_uring would fail a read that has to wait
-    // by EAGAIN, on file systems that cannot tell beforehand.
-    // SAFETY: no memory is passed; the descriptor is open as long as `file` is borrowed.
+    // with EAGAIN, on file systems that cannot tell beforehand. SAFETY: no memory is passed; the
+    // descriptor is open as long as `file` is borrowed.
     let set = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, libc::O_DIRECT) };
     check(set as libc::ssize_t)?;
     Ok(file)
@@ -253,9 +253,9 @@ const NO_FILE: RawFd = -1;
 
 /// Returns whether `error` means that cachestat(2) is not available.
 ///
-/// EPERM has two causes. A filter of system calls may refuse cachestat by it. The kernel also
+/// EPERM has two causes. A filter of system calls may refuse cachestat with it. The kernel also
 /// returns it for a file that we may not write, for which mincore(2) would say that all of it is
-/// cached. A call without a file tells them apart: the kernel answers it by another error.
+/// cached. A call without a file tells them apart: the kernel answers it with another error.
 fn is_missing(error: &io::Error, without_file: impl FnOnce() -> io::Result<u64>) -> bool {
     match error.raw_os_error() {
         Some(libc::ENOSYS) => true,

@@ -233,7 +233,7 @@ impl FileCore {
         }
     }
 
-    /// Calls the store for its version. A new one is noted, and recorded in the error sequence.
+    /// Asks the store for its version. A new one is noted, and recorded in the error sequence.
     pub(crate) fn ask_version(&self) -> Result<(), FileError> {
         if self.version.is_told() && self.version.note(self.version_of_store()?) {
             self.writes.errors.record(self.changed_in_place());

@@ -62,7 +62,7 @@ impl StoreVersion {
 
     /// Whether the caller, as the first in the tick `tick`, has to ask the store for its version.
     pub(crate) fn begins_to_ask(&self, tick: u64) -> bool {
-        // Relaxed: one of two threads calls the store, and the other may read as if it had come
+        // Relaxed: one of two threads asks the store, and the other may read as if it had come
         // first.
         self.is_due(tick) && self.asked_at.swap(tick + 1, Ordering::Relaxed) != tick + 1
     }

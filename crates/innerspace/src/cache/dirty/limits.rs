@@ -107,8 +107,8 @@ pub(crate) fn has_too_much_dirty(core: &FileCore) -> bool {
 }
 
 /// Returns how many of `wanted` blocks may become dirty before the groups are at their hard limit.
-/// At least one may, for which [`make_dirty_room`](crate::cache::dirty::room::make_dirty_room) was
-/// called.
+/// At least one may: the caller has called
+/// [`make_dirty_room`](crate::cache::dirty::room::make_dirty_room) for it.
 pub(crate) fn dirty_room(core: &FileCore, wanted: u64) -> u64 {
     let mut room = wanted;
     let mut below = None;

@@ -276,7 +276,7 @@ impl<T> Index<T> {
     pub(crate) fn load(&self, nodes: &impl Nodes, block: u64) -> Word {
         let slot = self.slot(nodes, block);
         slot.map_or(Word::Empty, |slot| {
-            // The root word may have become that of a node since it was chosen as a slot.
+            // The root word may have come to lead to a node since it was chosen as a slot.
             match Word::decode(slot.load(Ordering::Acquire)) {
                 Word::Node(..) => Word::Empty,
                 word => word,

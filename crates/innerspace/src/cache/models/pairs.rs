@@ -113,7 +113,7 @@ fn core(file: &PagedFile) -> &FileCore {
     file.inner().core()
 }
 
-/// Reads all of the file. Each page must be in one whole state, never a mixture that no thread
+/// Reads the whole file. Each page must be in one whole state, never a mixture that no thread
 /// wrote.
 fn read(file: &PagedFile) {
     let mut bytes = vec![9; 3 * PAGE];
@@ -121,7 +121,8 @@ fn read(file: &PagedFile) {
     assert!(bytes[..got].iter().all(|byte| *byte <= 4));
 }
 
-/// Views all of the file, for which its blocks are moved and read into a row.
+/// Takes a view of the whole file. For this its blocks are moved, or read, so that they lie in a
+/// row.
 fn view_across(file: &PagedFile) {
     let seen = match file.view(100..3 * PAGE as u64) {
         Ok(view) => view,

@@ -265,7 +265,7 @@ fn a_window_that_a_store_completes_badly_costs_the_bad_block_alone() {
     }
 }
 
-/// Reads pages 0 to `pages` in order by `read`. Before each read, the store answers all its
+/// Reads pages 0 to `pages` in order, with `read`. Before each read, the store answers all its
 /// requests. Returns how many times the reader had to call the store itself.
 fn misses(pages: u64, mut read: impl FnMut(u64), store: &Holding) -> usize {
     for page in 0..pages {

@@ -1,6 +1,6 @@
 //! A device that a host writes out, where the host forgets a write that has failed.
 //!
-//! The fault model is that of systems that take a page for clean once its write has failed: when a
+//! The fault model is that of systems that consider a page clean once its write has failed: when a
 //! sync fails, nothing of it reaches the medium, and the host writes no page of the device again
 //! until it is stored to again. The host knows that a page was changed if its bytes differ from
 //! those it has seen, or if it was touched.

@@ -52,7 +52,7 @@ pub(crate) enum Used {
     Dropped,
 }
 
-/// The map of one file. See the module's rules.
+/// The map of one file. The module's documentation has the rules.
 pub(crate) trait ExtentMap: Send + Sync {
     /// Returns the extent that begins at `page`, of at most `most` (at least 1) pages. It may be
     /// shorter than the real one.

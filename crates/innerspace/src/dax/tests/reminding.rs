@@ -1,4 +1,4 @@
-//! A host file whose sync failed: the host is made to take its pages for changed, even on an old
+//! A host file whose sync failed: the host is made to consider its pages changed, even on an old
 //! system, and even if another process cuts the file.
 
 use std::cell::{Cell, RefCell};

@@ -522,7 +522,8 @@ fn check_and_free(frames: &Frames, id: FrameId, mark: u8) {
 #[test]
 fn what_is_cleared_is_zero_whoever_had_it_before() {
     let (total, rounds) = if cfg!(miri) { (8, 2) } else { (1200, 3_u8) };
-    // Blocks and single frames in turn, so that each kind was part of the other before.
+    // Blocks alternate with single frames, so that frames of a block were single before, and single
+    // frames were part of a block.
     let orders = if cfg!(miri) {
         [0, 1, 0, 2, 1, 0]
     } else {

@@ -30,7 +30,7 @@ impl Mapped {
     }
 }
 
-/// Reads all of the file into the cache.
+/// Reads the whole file into the cache.
 fn cache(file: &PagedFile) {
     file.prefetch(..).unwrap();
 }

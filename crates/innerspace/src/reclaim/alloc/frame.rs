@@ -132,7 +132,7 @@ impl PoolFrame<'_> {
 pub(crate) struct PoolFrames<'p> {
     // The fields are dropped in this order, as in `PoolFrame`.
     frames: Singles<'p>,
-    /// The charge of the frames that are left.
+    /// The charge for the frames that are left.
     charge: Charge<'p>,
     pool: &'p Pool,
 }

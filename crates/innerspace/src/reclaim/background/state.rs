@@ -10,7 +10,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex, WaitEnd};
 use crate::units::PageCount;
 
-/// Dirty pages in hundredths of the memory above which blocks of any age are written.
+/// If more than this many hundredths of the memory are dirty, blocks of any age are written.
 const DIRTY_PERCENT: u64 = 20;
 
 /// The state of the background work of one pool.

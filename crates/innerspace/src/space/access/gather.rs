@@ -56,7 +56,7 @@ impl Core {
         Ok(())
     }
 
-    /// Requests the pages of files in these ranges that are not in memory. Only a hint.
+    /// Requests the pages of files in these ranges that are not in memory. This is only a hint.
     fn ask_together(&mut self, ranges: impl Iterator<Item = (VirtAddr, usize)>) {
         let mut missing = Vec::new();
         for (at, len) in ranges {

@@ -64,7 +64,7 @@ impl Space {
     ///
     /// # Errors
     /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Locked`] for
-    /// [`Advice::PageOut`] of locked pages; [`SpaceError::File`] if reading ahead or writing fails;
+    /// [`Advice::PageOut`] on locked pages; [`SpaceError::File`] if reading ahead or writing fails;
     /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`],
     /// [`SpaceError::Limit`].
     pub fn advise(&self, at: VirtAddr, len: u64, advice: Advice) -> Result<(), SpaceError> {
@@ -110,8 +110,8 @@ impl Space {
     /// bytes again. Bytes stored to a shared mapping stay in the file.
     ///
     /// # Errors
-    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Locked`] of
-    /// locked pages; [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`],
+    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Locked`] if pages
+    /// are locked; [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`],
     /// [`SpaceError::Limit`].
     pub fn discard(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         let (space, what) = (&self.0, "discard");

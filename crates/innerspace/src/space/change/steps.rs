@@ -17,8 +17,8 @@
 //! No step waits for a revoker whose section began after step 2. So the set tells a revoker where
 //! to search, but not what it may take: of the words of cached files, a revoker empties only those
 //! that lead to the block that it has locked (`has_page_in`).
-//! `docs/protocols/structural-changes.md` has the reasons for the order, and says what faults
-//! beside the range find.
+//! `docs/protocols/structural-changes.md` has the reasons for the order, and says what faults next
+//! to the range find.
 //!
 //! A wait for memory with the writer lock held counts as a callback of the space (`exec::reentry`):
 //! reclaim calls stores, and a store that changed the same space would wait for itself.
@@ -53,11 +53,11 @@ pub(crate) const EVERYWHERE: Range<u64> = 0..u64::MAX;
 /// How a change of the mappings pays for its nodes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Payment {
-    /// The group, before anything is changed.
+    /// The group pays before anything is changed.
     Own,
-    /// The group if it has room, and otherwise once the change has given back what it removes or
-    /// replaces: a change that adds nothing, or undoes another, does not fail for want of memory.
-    /// Until then it may have some nodes more than are paid for.
+    /// The group pays before anything is changed if it has room, and otherwise once the change has
+    /// given back what it removes or replaces: a change that adds nothing, or undoes another, does
+    /// not fail for want of memory. Until then it may have some nodes more than are paid for.
     After,
 }
 

@@ -22,7 +22,7 @@ pub(super) fn take(space: &SpaceInner, range: &Range<u64>) -> Vec<Range<VirtAddr
         .iter()
         .map(|page| *page..*page + PAGE_SIZE as u64);
     space.end_writes(taken.unknown.iter().cloned().chain(pages.clone()));
-    // A store may be under way by write validity that was taken away here, or elsewhere before.
+    // A store may be under way that relies on write validity taken away here, or elsewhere before.
     if !taken.is_empty() {
         space.grace();
     }

@@ -90,8 +90,8 @@ pub enum FaultKind {
     /// The device that is mapped there ends before the access does.
     #[error("past the end of the device")]
     PastDevice,
-    /// The access was made from inside a device's handler, or a store's callback, to the space for
-    /// which that was called.
+    /// A device's handler, or a store's callback, made the access to the very space for which it
+    /// was called.
     #[error("a callback of the space may not use it")]
     Reentered,
     /// A `try_` form would have had to wait. [`Space::ready`](crate::Space::ready) waits until the
@@ -402,8 +402,8 @@ pub enum SpaceError {
         /// The start of the range.
         at: VirtAddr,
     },
-    /// The change was made from inside a device's handler, or a store's callback, to the space for
-    /// which that was called.
+    /// A device's handler, or a store's callback, made the change to the very space for which it
+    /// was called.
     #[error("{what} of {} at {at}: a callback of the space may not use it", Bytes(*len))]
     Reentered {
         /// The operation.

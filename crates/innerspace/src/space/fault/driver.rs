@@ -414,7 +414,8 @@ impl<'space> FaultState<'space> {
             );
             return Ok(leaf);
         }
-        // A path that is the space's own stays so while the gate is open: only a fork shares it.
+        // A path that is exclusive to the space stays so while the gate is open: only a fork shares
+        // it.
         if let Some(leaf) = nodes
             .find(self.space.root, at)
             .filter(|leaf| leaf.exclusive)

@@ -11,7 +11,7 @@ const PLACES: usize = 1 << 10;
 const CLOCK_BITS: u32 = 24;
 const CLOCK: u64 = (1 << CLOCK_BITS) - 1;
 
-/// The remembered pages; see the module.
+/// The pages that were given back lately.
 #[derive(Debug)]
 pub(super) struct Ghosts(Box<[u64; PLACES]>);
 

@@ -28,8 +28,8 @@ fn private_page(word: Option<&AtomicU64>) -> Option<u64> {
 
 impl Nodes<'_> {
     /// Plans the changes that make the table below `ours` like that below `theirs`, and changes
-    /// nothing yet. Upper nodes that are the space's own are kept. The gate of `ours` is closed,
-    /// and `theirs` loses no children.
+    /// nothing yet. Upper nodes that are exclusive to the space are kept. The gate of `ours` is
+    /// closed, and `theirs` loses no children.
     pub(crate) fn plan_restore(self, ours: FrameId, theirs: FrameId) -> Result<Plan, TooManyForks> {
         let mut plan = Plan(Vec::new());
         match self.plan_below(ours, theirs, ROOT_LEVEL, &mut plan.0) {

@@ -60,10 +60,10 @@ impl Nodes<'_> {
         walk.pending.notify(self, owned, moved)
     }
 
-    /// Applies `edit` to every slot of the range. The paths are the space's own already if the edit
-    /// needs that. Opens a section of its own: if the paths are shared, a fault beside the range
-    /// may meanwhile replace a leaf by a copy and release it, and the leaf would then be exclusive
-    /// to another space, or free.
+    /// Applies `edit` to every slot of the range. If the edit needs paths that are exclusive to the
+    /// space, they already are. Opens a section of its own: if the paths are shared, a fault next
+    /// to the range may meanwhile replace a leaf by a copy and release it, and the leaf would then
+    /// be exclusive to another space, or free.
     pub(crate) fn apply(
         self,
         root: FrameId,

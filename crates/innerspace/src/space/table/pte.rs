@@ -277,7 +277,7 @@ pub(crate) fn take(slot: &AtomicU64) -> Pte {
 
 /// Empties a slot as [`take`] does, with the gate closed on it, in a leaf that is exclusive to the
 /// space. An anonymous page of the leaf's own, or an empty slot, then stays until the caller
-/// changes it. (A borrowed page may become an own one when a fault beside the range collapses the
+/// changes it. (A borrowed page may become an own one when a fault next to the range collapses the
 /// shadow, and pages of other kinds may meet a revoker.) With the gate open, call it only where
 /// nothing is mapped: every slot there is empty, and stays so.
 #[inline(always)]

@@ -13,8 +13,8 @@ use crate::{FrameId, PAGE_SIZE, PageCount};
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PageStats {
-    /// Mapped pages that take memory, so without those of devices and the zero frame: like Linux's
-    /// Rss.
+    /// Mapped pages that take memory, like Linux's Rss: pages of devices and the zero frame do not
+    /// count.
     pub resident: PageCount,
     /// Pages of files in the page cache.
     pub file: PageCount,

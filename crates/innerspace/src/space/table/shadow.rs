@@ -162,8 +162,8 @@ impl Nodes<'_> {
         }
     }
 
-    /// Returns the operations as needed for retiring: the pages may be in use by sessions of
-    /// another space, that of the leaf that has borrowed them.
+    /// Returns these operations for any space, as retiring needs them: sessions of another space,
+    /// to which the borrowing leaf belongs, may be using the pages.
     fn of_any_space(self) -> Self {
         Nodes {
             owner: ANY_OWNER,
@@ -179,9 +179,9 @@ impl Nodes<'_> {
     }
 
     /// Takes over the frames of a leaf's shadow if nothing else uses the shadow: it has no parent,
-    /// and this leaf is its only borrower. Returns whether it did. The caller keeps the leaf, the
-    /// space's own or shared, and is in a section: several threads may try at the same time, and
-    /// the frame of a shadow that another has collapsed is not reused before the section ends.
+    /// and this leaf is its only borrower. Returns whether it did. The caller keeps the leaf, which
+    /// may be exclusive or shared, and is in a section: several threads may try at the same time,
+    /// and the frame of a shadow that another has collapsed is not reused before the section ends.
     pub(crate) fn collapse_shadow(self, leaf: FrameId, borrower: Borrower) -> bool {
         let Some(shadow) = self.collapsible_shadow(leaf) else {
             return false;

@@ -274,7 +274,7 @@ struct Hinted {
     shared: Arc<Shared>,
 }
 
-/// The cache of one accessor; see the module.
+/// The cache of one accessor, as this module describes it.
 pub(crate) struct VmaCache {
     hinted: Hinted,
     /// The length of each slot's mapping. An empty slot has the length 0, so it contains no

@@ -20,7 +20,7 @@ use crate::sync::Arc;
 #[path = "tests/rmap.rs"]
 mod validate;
 
-/// The ranges of files; see the module.
+/// The ranges of files, in the tree that this module describes.
 #[derive(Clone)]
 pub(crate) struct FileRanges(RangeTree<RmapEntry>);
 

@@ -18,7 +18,7 @@ use crate::sync::Arc;
 #[path = "tests/set.rs"]
 mod validate;
 
-/// The set; see the module.
+/// All mapped ranges of a space, as this module describes them.
 #[derive(Clone)]
 pub(crate) struct VmaSet {
     tree: RangeTree<Vma>,

@@ -67,7 +67,7 @@ pub(crate) trait Ranged: Clone {
     }
 }
 
-/// The tree; see the module.
+/// The tree that this module describes.
 #[derive(Clone)]
 pub(crate) struct RangeTree<V: Ranged> {
     root: Option<Arc<Node<V>>>,

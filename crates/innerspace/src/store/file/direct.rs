@@ -162,13 +162,13 @@ impl Direct {
         self.write_edge_and(file, buf, offset, sys::wait_writeback)
     }
 
-    /// Writes less than a block through the page cache, and waits by `wait` until it is written
-    /// out.
+    /// Writes less than a block through the page cache, and calls `wait` to wait until it is
+    /// written out.
     ///
-    /// The kernel reports a failed write-out once to each descriptor. A sync asks by `file`. If the
-    /// wait for the edge used `file` too, a concurrent sync could take its error, and this write
-    /// would succeed. The wait therefore uses the other descriptor, for one edge at a time, so an
-    /// error reported there belongs to the edge.
+    /// The kernel reports a failed write-out once to each descriptor. A sync asks through `file`.
+    /// If the wait for the edge used `file` too, a concurrent sync could take its error, and this
+    /// write would succeed. The wait therefore uses the other descriptor, for one edge at a time,
+    /// so an error reported there belongs to the edge.
     ///
     /// If the system cannot write out a range (a filter of system calls may refuse it), the whole
     /// file is written out. The bytes are in the page cache by then, and an error would say that

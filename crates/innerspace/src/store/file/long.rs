@@ -178,7 +178,7 @@ mod tests {
         };
         both.write_long(long_from(0), 0);
         both.check("after the first long write");
-        // Now all of the file is cached and clean.
+        // Now the whole file is cached and clean.
         both.write_long(long_from(1), 2 * PAGE);
         both.check("after a long write over what was read");
         both.write_short(&bytes[5..5 + 3 * PAGE], PAGE + 9);

@@ -270,7 +270,7 @@ fn a_thread_with_many_sessions_keeps_few_sections_open() {
         );
         assert!(looked_at(&domain) <= 256);
         for sections in &mut sessions {
-            // A session whose section was left finds that out by its mail.
+            // A session whose section was left finds that out from its mail.
             assert!(sections.is_open() || sections.has_mail());
             sections.end_session();
         }

@@ -23,7 +23,7 @@ pub(super) fn available() -> bool {
         && std::arch::is_x86_feature_detected!("avx512vbmi2")
 }
 
-/// Moves 64 bytes by each instruction, 256 bytes in each round, with the given store. Registers
+/// Moves 64 bytes with each instruction, 256 bytes in each round, with the given store. Registers
 /// from zmm16 on leave no upper halves behind that would have to be cleared.
 macro_rules! move_lines {
     ($dst:expr, $src:expr, $lines:expr, $store:literal) => {{

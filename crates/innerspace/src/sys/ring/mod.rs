@@ -94,7 +94,7 @@ pub(crate) struct Ring<T: Send + 'static> {
     /// Whether a wake-up is on its way. The exchanges in `wake` and `take` order everything before
     /// them.
     woken: AtomicBool,
-    /// The number of the error by which the kernel has refused a submission for good, or 0.
+    /// The number of the error with which the kernel has refused a submission for good, or 0.
     broken: AtomicU32,
 }
 
@@ -140,7 +140,7 @@ impl<T: Send + 'static> Ring<T> {
         })
     }
 
-    /// Puts transfers in flight by one system call. Returns the payloads of transfers for which
+    /// Puts transfers in flight with one system call. Returns the payloads of transfers for which
     /// there is no room (`WouldBlock`) or that the kernel does not accept, with the reason.
     ///
     /// # Safety

@@ -90,9 +90,9 @@ pub(crate) fn pipe() -> (Arc<OwnedFd>, File) {
     (Arc::new(out), into.into())
 }
 
-/// Reads into some of four pages, in the order of `pages`, by a ring made for this call. Returns
-/// the bytes that those pages then hold, and the result. Returns `None` if `transfer_for` has no
-/// transfer for them, or there can be no ring.
+/// Reads into some of four pages, in the order of `pages`, through a ring made for this call.
+/// Returns the bytes that those pages then hold, and the result. Returns `None` if `transfer_for`
+/// has no transfer for them, or there can be no ring.
 pub(crate) fn read_pages(
     pages: &[usize],
     transfer_for: impl FnOnce(Vec<iovec>) -> Option<Transfer>,

@@ -1,9 +1,10 @@
-//! Reads of a file by io_uring(7): which reads can go by a ring, and what their completions mean.
+//! Reads of a file by io_uring(7): which reads can go through a ring, and what their completions
+//! mean.
 //!
-//! A read goes by the ring if reads are direct and the offset, the lengths and the memory are
+//! A read goes through the ring if reads are direct and the offset, the lengths and the memory are
 //! aligned. Other reads, and all writes, are calls. A read ends as [`Store::read_vectored_at`]
 //! does: the end of the file is found in the same way, and the caller continues a short read. If
-//! the kernel refuses a read by the ring, the read is done by a call, and [`Watch::fell_back`]
+//! the kernel refuses a read through the ring, the read is done by a call, and [`Watch::fell_back`]
 //! keeps later ones from trying.
 //!
 //! A store may be dropped while its reads are in flight, for example a store that opens the file
@@ -39,8 +40,8 @@ pub(crate) struct Source {
     watch: Arc<Watch>,
 }
 
-/// Decides which engine a file uses now: returns the descriptor of its direct reads if they go by a
-/// ring, and `None` if they are calls.
+/// Decides which engine a file uses now: returns the descriptor of its direct reads if they go
+/// through a ring, and `None` if they are calls.
 pub(super) fn direct_reads<'e>(file_io: &'e FileIo, watch: &Watch) -> Option<&'e Arc<Direct>> {
     let direct = file_io.direct_reads()?;
     (!watch.fell_back.load(Ordering::Relaxed) && available()).then_some(direct)
@@ -87,7 +88,7 @@ impl Source {
     }
 
     /// Returns the outcome of a completed read of `wanted` bytes at `offset`. If the kernel refused
-    /// the read by the ring, the store falls back to calls.
+    /// the read through the ring, the store falls back to calls.
     pub(crate) fn completed(
         &self,
         offset: u64,
@@ -160,7 +161,7 @@ mod tests {
         }
     }
 
-    /// Reads pages by a ring. Returns `None` if the read cannot go by one.
+    /// Reads pages through a ring. Returns `None` if the read cannot go through one.
     fn read(case: &Case, offset: u64, pages: &[usize]) -> Option<(Vec<u8>, Completed)> {
         let mut source = None;
         let transfer_for = |pieces| {

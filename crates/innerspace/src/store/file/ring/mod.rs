@@ -1,5 +1,5 @@
-//! Reads by io_uring(7). [`in_flight`] decides which engine a file uses and which reads go by a
-//! ring; [`flights`] has the ring and its thread.
+//! Reads by io_uring(7). [`in_flight`] decides which engine a file uses and which reads go through
+//! a ring; [`flights`] has the ring and its thread.
 
 mod flights;
 mod in_flight;
@@ -12,7 +12,7 @@ use super::watch::Watch;
 use crate::store::{Batch, Operation};
 use crate::sync::Arc;
 
-/// Returns whether reads of this file go by a ring now.
+/// Returns whether reads of this file go through a ring now.
 pub(super) fn takes_reads(file_io: &FileIo, watch: &Watch) -> bool {
     direct_reads(file_io, watch).is_some()
 }
