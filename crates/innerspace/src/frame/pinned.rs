@@ -39,10 +39,11 @@ pub(crate) trait ViewOwner: Send + Sync + 'static {
 /// stays in registers.
 pub(crate) struct Pinned<K: ViewOwner> {
     pub(super) bytes: NonNull<[u8]>,
-    /// The block's first frame; `None`: the bytes are not of one block.
+    /// The block's first frame, or `None` if the bytes are not those of one block.
     pub(super) block: Option<NonNull<Meta>>,
-    /// For a block: its owner, a `K`; for several, with [`SEVERAL`] set, and [`PAIR`] if they are
-    /// two pages. Otherwise null if the bytes stay for ever, or a `Box` of a `Copied`.
+    /// For a view of one block or several, the owner, which is a `K`. For several blocks
+    /// [`SEVERAL`] is set as well, and [`PAIR`] if they are two pages. For other views this is null
+    /// if the bytes stay for ever, and a `Box` of a `Copied` otherwise.
     pub(super) owner: *const (),
     pub(super) _of: PhantomData<K>,
 }

@@ -82,7 +82,7 @@ impl Drop for Charge<'_> {
     // read from there each time that it moves.
     #[inline(always)]
     fn drop(&mut self) {
-        // A charge of 0 pages was split up wholly.
+        // A charge of 0 pages has given all of its pages to others.
         if self.pages.0 > 0 {
             self.tree.give_back(self.group, self.pages, self.over_high);
         }

@@ -170,7 +170,7 @@ impl Group {
     }
 
     /// Changes the limit to `max` bytes (rounded down to whole pages), and then evicts the pages
-    /// that are over it. `None`: only the groups above are its limit, as after
+    /// that are over it. With `None`, only the groups above limit it, as after
     /// [`Group::create_child_unlimited`]. (The root keeps the limit of its memory then.)
     ///
     /// # Errors

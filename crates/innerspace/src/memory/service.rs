@@ -26,8 +26,8 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// Starts the thread. The thread ends when only it has the cache: no memory handle, no file and
-    /// no space is left.
+    /// Starts the thread. The thread ends when nothing else keeps the cache alive: no memory
+    /// handle, no file and no space is left.
     pub(super) fn start(cache: Arc<Cache>) -> io::Result<Service> {
         let at_work = Arc::new(Mutex::ranked(Rank::Service, ()));
         let theirs = at_work.clone();

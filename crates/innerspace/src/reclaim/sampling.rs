@@ -308,8 +308,8 @@ impl Sampler {
         self.threshold.store(largest, Ordering::Relaxed);
     }
 
-    /// Returns the curve of the last whole stretch, or until there is one, that of the first so
-    /// far.
+    /// Returns the curve of the last whole stretch. Until there is one, returns the curve of the
+    /// first stretch so far.
     pub(crate) fn curve(&self) -> MissCurve {
         let state = self.state.lock();
         match &state.last {

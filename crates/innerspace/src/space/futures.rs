@@ -47,7 +47,7 @@ impl Space {
     /// - `sync`, and `advise` to read or to evict: for a store
     /// - `populate`, `lock` and `pin`, and an accessor's `copy_from`, `gather` and `watch_code`:
     ///   for a store, for memory, for other changes of the space and for open sections
-    /// - `unmap`, `map` in place of something, `remap` and `restore`: for memory, for other changes
+    /// - `unmap`, `map` over other mappings, `remap` and `restore`: for memory, for other changes
     ///   and open sections, and for a store if they are the last to keep a file open
     /// - `protect`, `fork` and `freeze`: for memory, and for other changes and open sections
     ///

@@ -452,7 +452,7 @@ impl FileCore {
         }
         let core = self.me.clone();
         self.cache.defer(self.id.group.id(), None, move || {
-            // Each future keeps the file's state.
+            // If the file's state is gone, no future is left to wake: each of them keeps the state.
             if let Some(core) = core.upgrade() {
                 core.ready.wake_due();
             }

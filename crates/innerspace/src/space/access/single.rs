@@ -351,8 +351,8 @@ impl Core {
         }
     }
 
-    /// Returns the page for a store that needs only a new page of the space's own, or `None`: then
-    /// the page has to be looked for. The caller is in a section before and after the call.
+    /// Returns the page for a store that needs only a new page of the space's own, or `None` if the
+    /// page has to be looked for. The caller is in a section before and after the call.
     #[inline(never)]
     fn store_by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         if is_in_callback(self.space.id) {
@@ -370,8 +370,8 @@ impl Core {
         self.hit_and_sample(at, what, Need::Write)
     }
 
-    /// Returns the page for a load that needs only the zero frame, or `None`: then the page has to
-    /// be looked for. The caller is in a section before and after the call.
+    /// Returns the page for a load that needs only the zero frame, or `None` if the page has to be
+    /// looked for. The caller is in a section before and after the call.
     #[inline(never)]
     fn load_by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         if is_in_callback(self.space.id)

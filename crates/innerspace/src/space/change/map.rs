@@ -346,8 +346,8 @@ impl Map {
         })
     }
 
-    /// Refuses a file of another memory. That has other grace periods, so pages that the file takes
-    /// away could still be in use here.
+    /// Refuses a file of another memory. The other memory has grace periods of its own, so pages
+    /// that the file takes away could still be in use here.
     pub(crate) fn check_memory(&self, pool: &Arc<Pool>) -> Result<(), SpaceError> {
         let (own, file) = match &self.what {
             What::Anonymous { .. } | What::Device { .. } => return Ok(()),
