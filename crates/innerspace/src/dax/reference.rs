@@ -15,8 +15,8 @@ use crate::sync::{Arc, Weak};
 #[derive(Clone, Debug)]
 pub(crate) struct DaxRef(Arc<Counted>);
 
-/// A reference to the file, with a count of its own: that of the `Arc` around this value. The value
-/// is aligned to two cache lines, because the processor prefetches the adjacent line too.
+/// A reference to the file, with a count of its own: the count of the `Arc` around this value. The
+/// value is aligned to two cache lines, because the processor prefetches the adjacent line too.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Counted(Arc<DaxCore>);

@@ -45,8 +45,8 @@ pub(crate) struct Entry<W> {
     blocks: Range<u64>,
     /// The request's work, while it is queued.
     queued: Mutex<Option<W>>,
-    /// The state of the request. Its mutex is further out than that of the file's index, because it
-    /// is held while the blocks of a closed file leave the index.
+    /// The state of the request. Its mutex is further out than the mutex of the file's index,
+    /// because it is held while the blocks of a closed file leave the index.
     stage: Mutex<Stage>,
 }
 

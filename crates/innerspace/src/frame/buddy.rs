@@ -29,8 +29,8 @@ pub(super) struct Buddy {
     /// The free blocks of each order. A list has first the blocks that begin below `untouched`,
     /// then the others in ascending order.
     lists: [FrameList; MAX_ORDER as usize + 1],
-    /// The number that follows that of the last frame that was free at the beginning. The rest of
-    /// the arena is holes ([`super::window`]).
+    /// The number of the last frame that was free at the beginning, plus 1. The rest of the arena
+    /// is holes ([`super::window`]).
     end: u32,
     /// The number of frames in the lists.
     free: u32,

@@ -85,7 +85,7 @@ impl Lookaside {
         }
     }
 
-    /// Returns the guess of the tag's word: a frame of the arena, which may be that of the block.
+    /// Returns the guess of the tag's word: a frame of the arena, which may hold the block.
     #[inline(always)]
     pub(super) fn guess(&self, tag: Tag) -> FrameId {
         // Relaxed: the frame's hold word and its tag decide.

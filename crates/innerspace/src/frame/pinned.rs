@@ -81,8 +81,8 @@ impl<K> Clone for Here<'_, K> {
 
 impl<K> Copy for Here<'_, K> {}
 
-/// A view in two words, which a function can return in registers. The view is of an up-to-date
-/// block and begins at a byte inside it, whose offset in its page is the one that the call named.
+/// A view in two words, which a function can return in registers. It views an up-to-date block, and
+/// begins at a byte inside that block, whose offset in its page is the one that the call named.
 /// Dropping the grip does not drop the view.
 #[must_use = "it counts as a view"]
 pub(crate) struct Grip<'id, K> {
@@ -464,7 +464,7 @@ impl<K: ViewOwner> Pinned<K> {
     }
 }
 
-/// An owner's address has the two bits clear, and so has that of the box of a [`Copied`].
+/// An owner's address has the two bits clear, and so has the address of a boxed [`Copied`].
 const _: () = assert!(align_of::<Copied>() > SEVERAL | PAIR);
 
 /// Notifies the owner of a dropped view of a detached block. Safety: the caller held the view, and

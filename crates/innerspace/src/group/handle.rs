@@ -54,7 +54,7 @@ struct Shared {
     parent: Option<Group>,
 }
 
-/// Handles are equal if they are of the same group.
+/// Handles are equal if they name the same group.
 impl PartialEq for Group {
     fn eq(&self, other: &Group) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

@@ -152,8 +152,7 @@ impl DaxOpener {
     }
 
     /// Opens a host file that the program has opened: one without a name, or one that another
-    /// process passed on. The access is that of [`DaxOpener::access`], which the file must
-    /// permit.
+    /// process passed on. The file must permit the access that [`DaxOpener::access`] sets.
     ///
     /// # Errors
     /// The errors of [`Memory::open_dax`]; also an error if the file was opened for appending,

@@ -185,8 +185,8 @@ impl OpenFiles {
         mark
     }
 
-    /// Opens the file at a path once. If it is open already, the result is that of `same`; if not,
-    /// that of `make`, which is called with the file locked against other processes.
+    /// Opens the file at a path once. If it is open already, returns the result of `same`; if not,
+    /// the result of `make`, which is called with the file locked against other processes.
     ///
     /// The file is identified by its open descriptor: the path may name another file a moment
     /// later. A second writable open of the file would meet this process's own lock, so the table

@@ -208,7 +208,7 @@ impl FileOpener {
         self
     }
 
-    /// Sets the name that messages use; the store's own by default.
+    /// Sets the name that messages use. The default is the store's own name.
     pub fn name(mut self, name: &str) -> FileOpener {
         self.options = self.options.name(name);
         self
@@ -267,7 +267,7 @@ impl FileOpener {
     }
 
     /// Opens a file that the program has opened: one without a name, or one that another process
-    /// passed on. The access is that of [`FileOpener::access`], which the file must permit.
+    /// passed on. The file must permit the access that [`FileOpener::access`] sets.
     ///
     /// ```
     /// # use std::io::Write;
@@ -409,7 +409,7 @@ impl FileOpener {
     }
 
     /// Returns a handle on the file that is open already, if it is open in the wanted way. `name`
-    /// is that of the caller's path or store.
+    /// gives the name of the caller's path or store.
     fn same_file(&self, listed: Listed, name: &dyn Fn() -> String) -> Result<PagedFile, OpenError> {
         let file = || self.shown_name(name);
         let refuse = |how| Err(OpenError::OpenOtherwise { file: file(), how });

@@ -14,9 +14,9 @@
 //! Whether a block is sampled is decided once, when it comes in, and noted in
 //! [`Meta::uses`](crate::frame::Meta). A use of a block that is not sampled costs a bit test and a
 //! count on the thread's own cache line. That is still too much for every hit. So uses are sampled
-//! for a *stretch*, and then not for four hundred times as long. The curve is that of the last
-//! whole stretch; until the first one ends, that of the first. While nothing is sampled, a use
-//! costs a look at one flag.
+//! for a *stretch*, and then not for four hundred times as long. The curve shows the last whole
+//! stretch or, until the first one ends, the first. While nothing is sampled, a use costs a look at
+//! one flag.
 //!
 //! **Mappings.** An access that finds its page writes nothing, so it leaves no trace. During a
 //! stretch, the page of a sampled block loses its validity as soon as an access has found it (as in

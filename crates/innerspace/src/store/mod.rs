@@ -217,7 +217,8 @@ impl Own {
     pub(crate) const ASKS: Own = Own(());
 }
 
-/// The place in which a file's bytes are stored. The rules for stores are those of the module.
+/// The place in which a file's bytes are stored. The module's documentation has the rules for
+/// stores.
 ///
 /// ```
 /// use std::io;

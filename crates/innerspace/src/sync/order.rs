@@ -122,8 +122,8 @@ pub(crate) fn may_wait(rank: Rank) {
 /// Checks that this thread may call foreign code.
 ///
 /// # Panics
-/// If the thread holds a lock other than that of the service thread, or is in a call to a store,
-/// whose caller may hold locks.
+/// If the thread holds a lock other than the service thread's, or is in a call to a store, whose
+/// caller may hold locks.
 #[inline]
 #[track_caller]
 pub(crate) fn may_call_out() {

@@ -219,7 +219,7 @@ mod platform {
         }
     }
 
-    /// Unmaps the memory of a mapping. Safety: `base` and `len` are those of one [`map`], and
+    /// Unmaps the memory of a mapping. Safety: `base` and `len` come from one call to [`map`], and
     /// nothing uses the memory.
     pub(super) unsafe fn unmap(base: NonNull<u8>, len: usize, _: usize) {
         // SAFETY: the caller's promise.
@@ -282,8 +282,8 @@ mod platform {
         NonNull::new(base).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
     }
 
-    /// Frees the memory of a mapping. Safety: all three arguments are those of one [`map`], and
-    /// nothing uses the memory.
+    /// Frees the memory of a mapping. Safety: all three arguments come from one call to [`map`],
+    /// and nothing uses the memory.
     pub(super) unsafe fn unmap(base: NonNull<u8>, len: usize, align: usize) {
         // SAFETY: the caller's promise.
         unsafe { dealloc(base.as_ptr(), layout(len, align)) }

@@ -340,7 +340,7 @@ mod platform {
         }
     }
 
-    /// Unmaps a mapping. Safety: both arguments are those of one [`map`], and nothing uses the
+    /// Unmaps a mapping. Safety: both arguments come from one call to [`map`], and nothing uses the
     /// range.
     pub(super) unsafe fn unmap(base: NonNull<u8>, len: usize) {
         // SAFETY: the caller's promise.

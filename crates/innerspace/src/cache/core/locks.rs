@@ -86,7 +86,7 @@ impl FileLocks {
         })
     }
 
-    /// Excludes all fills and writes. `index` is that of the file.
+    /// Excludes all fills and writes. `index` is the file's.
     pub(crate) fn alone<'f>(&'f self, index: &'f Index<DirtyIndex>) -> InvalidateGuard<'f> {
         let guard = self.invalidate.write();
         index.lock().set_cutting(true);

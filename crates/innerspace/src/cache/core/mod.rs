@@ -246,7 +246,7 @@ impl FileCore {
         self.blocks.size.store(size, Ordering::Release);
     }
 
-    /// Whether the file's frames are those of this memory.
+    /// Whether the file's frames belong to this memory.
     pub(crate) fn is_in(&self, pool: &Arc<Pool>) -> bool {
         Arc::ptr_eq(&self.pool, pool)
     }

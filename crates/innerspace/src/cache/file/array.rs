@@ -51,9 +51,8 @@ const MAX_ELEMENT: usize = 16;
 /// The number of bytes that a write converts at a time. If a block is larger, it converts a block.
 const PIECE: u64 = 64 * KIB;
 
-/// A file as numbers stored one after the other, little-endian. Created by [`PagedFile::array`].
-/// Its length is that of the file at that moment and does not change: an array does not make its
-/// file longer.
+/// A file as numbers stored one after the other, little-endian. Created by [`PagedFile::array`]. It
+/// keeps the length that the file has at that moment: an array does not make its file longer.
 ///
 /// ```
 /// use innerspace::{MIB, Memory};

@@ -64,7 +64,7 @@ impl FileOptions {
         self
     }
 
-    /// Sets the name in messages. The default is the store's own.
+    /// Sets the name that messages use. The default is the store's own name.
     pub(crate) fn name(mut self, name: &str) -> FileOptions {
         self.name = Some(name.to_owned());
         self

@@ -10,7 +10,7 @@
 //! So the upper bits of the word of a block or node are the offset of its bytes in the arena
 //! ([`FrameOffset`]).
 //!
-//! The root word is that of a node, or of block 0 itself: a file of one block needs no node.
+//! The root word leads to a node, or to block 0 itself: a file of one block needs no node.
 //!
 //! **Readers** walk inside a section and take no lock: a node is first unlinked, then a grace
 //! period passes, then its frame is reused. A block that a reader finds may be removed a moment

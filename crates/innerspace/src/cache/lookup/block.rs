@@ -117,7 +117,7 @@ impl<'f> Locked<'f> {
             .expect("taken by those who consume the guard alone")
     }
 
-    /// Returns the block's first frame, whose hold word and flags are those of the block.
+    /// Returns the block's first frame, which has the block's hold word and flags.
     pub(crate) fn frame(&self) -> FrameId {
         self.held().frame
     }

@@ -29,7 +29,7 @@ pub(crate) enum Evicting {
     /// is waited for.
     All,
     /// As [`Evicting::All`], except mapped blocks that a session may hold for long: the caller may
-    /// be of another group.
+    /// belong to another group.
     Unheld,
     /// As [`Evicting::All`], except mapped blocks. This never waits.
     Unmapped,
@@ -145,7 +145,7 @@ impl FileCore {
     /// Takes a locked, clean block without translations out of the file, unless it is held. Returns
     /// the shadow that it left, if any. The caller frees the frame.
     fn evict_locked(&self, locked: Locked<'_>, which: Evicting) -> Option<Option<LeftShadow>> {
-        // The two references are those of the index and of this call.
+        // One of the two references is the index's, the other this call's.
         if !locked.meta().hold.freeze(2) {
             return None;
         }

@@ -107,7 +107,7 @@ impl LockedBlock {
         Arc::ptr_eq(&self.core, file.core())
     }
 
-    /// Returns the block's first frame, whose hold word and flags are those of the block.
+    /// Returns the block's first frame, which has the block's hold word and flags.
     pub(crate) fn head(&self) -> FrameId {
         self.frame
     }

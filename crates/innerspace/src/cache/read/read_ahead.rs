@@ -198,7 +198,7 @@ impl One {
         steps <= asked + SLACK.min(get(&self.window))
     }
 
-    /// Whether a miss at `block`, which continues the stream, is of a block that was already
+    /// Whether a miss at `block`, which continues the stream, concerns a block that was already
     /// requested: it was evicted before the reader came to it, or there was no memory for it.
     fn has_asked_for(&self, block: u64) -> bool {
         let frontier = get(&self.frontier);

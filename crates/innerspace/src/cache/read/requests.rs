@@ -13,8 +13,8 @@
 //! The states of a request, and the argument for waiting without threads, are in
 //! `docs/protocols/requests.md`.
 //!
-//! Locking: the table's mutex is an innermost lock, and so is that of a queued request's place. A
-//! completion takes the mutex of the index, for blocks that could not be filled, and no lock
+//! Locking: the table's mutex is an innermost lock, and so is the lock on a queued request's place.
+//! A completion takes the mutex of the index, for blocks that could not be filled, and no lock
 //! outside it.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};

@@ -171,7 +171,7 @@ fn a_future_that_is_polled_by_who_serves_futures_is_ready_at_once() {
         let mut ready = pin!(above.ready(0..10));
         assert!(poll(ready.as_mut(), &bell).is_pending());
         if polled_before {
-            // The turn of this future would come after that of the file above.
+            // The turn of this future would come after the turn of the file above.
             assert!(poll(pin!(&mut *store.0.lock()), &bell).is_pending());
         }
         cache.tick();

@@ -60,8 +60,7 @@ fn assert_is_bad(error: &FileError) {
     );
 }
 
-/// Reads the file from front to back. The errors returned are those of the blocks that could not be
-/// read.
+/// Reads the file from front to back. Returns the errors of the blocks that could not be read.
 fn read_on(file: &PagedFile) -> Vec<FileError> {
     let mut errors = Vec::new();
     for block in 0..BLOCKS {

@@ -1,11 +1,11 @@
 //! New blocks of a writer: when other threads can first see them, they are complete, up to date,
 //! referenced, dirty, and not locked.
 //!
-//! The mutex of the index, which is also that of the dirty index, does the work of a block lock.
-//! Under it, the blocks enter the index, then the file becomes long enough for them, and then they
-//! enter the dirty index. No thread writes them back before that, and since they are flagged DIRTY
-//! all the time, no thread evicts them. Another writer of such a block finds it dirty; if that
-//! writer syncs, it waits for this mutex.
+//! The mutex of the index, which also guards the dirty index, does the work of a block lock. Under
+//! it, the blocks enter the index, then the file becomes long enough for them, and then they enter
+//! the dirty index. No thread writes them back before that, and since they are flagged DIRTY all
+//! the time, no thread evicts them. Another writer of such a block finds it dirty; if that writer
+//! syncs, it waits for this mutex.
 //!
 //! **Appends.** A page at or past the end of the file is almost never cached: it is made without a
 //! lookup, and if another thread made it first, the insertion finds it. `invalidate` is not held

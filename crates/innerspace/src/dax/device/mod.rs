@@ -30,9 +30,9 @@ use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 #[non_exhaustive]
 pub enum Durability {
     /// The library has to flush cache lines. The device is memory (and as durable as memory is), or
-    /// the mapping is of the file's medium itself (`MAP_SYNC`).
+    /// the file's medium itself is mapped (`MAP_SYNC`).
     Lines,
-    /// The host has to write: the mapping is of its page cache, not of the medium.
+    /// The host has to write: its page cache is mapped, not the medium.
     HostSync,
 }
 

@@ -1,5 +1,5 @@
-//! The last reference to a file is dropped while another thread is working on what it released: the
-//! drop, or that of the last handle of the memory, waits until the bytes are written.
+//! The last reference to a file is dropped while another thread is working on what it released:
+//! that drop, or the drop of the memory's last handle, waits until the bytes are written.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};

@@ -1,5 +1,5 @@
-//! The shadows that evicted blocks left in the indexes of their files, oldest first. Their number
-//! is bounded to those that are of use.
+//! The shadows that evicted blocks left in the indexes of their files, oldest first. Only as many
+//! are kept as can be useful.
 //!
 //! A shadow takes a word of an index node that exists anyway, but a file with long-lived nodes
 //! would collect shadows for ever. A shadow that is older than as many evictions as half the memory

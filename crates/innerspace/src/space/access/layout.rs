@@ -54,7 +54,7 @@ use crate::space::tlb::translator::{LEAVES, Tags, Translator};
 /// - The first store to a watched page ([`Accessor::watch_code`]) is a call, because the page is
 ///   not valid for stores.
 ///
-/// The numbers are those of this version of the library and may change in the next: use the names.
+/// The numbers belong to this version of the library, and may change in the next: use the names.
 ///
 /// ```
 /// # use innerspace::{MIB, Map, Memory, space::TranslationLayout};

@@ -384,7 +384,7 @@ impl Core {
 
     /// Returns the page, if it is there now, and counts a use of it, if uses are sampled. The
     /// access may use its page while its section is open; the next access may have to take this
-    /// path, too. `need` is that of the access, which the short ways know.
+    /// path, too. `need` is what the access needs, which the short ways know.
     #[inline]
     fn hit_and_sample(&self, at: VirtAddr, what: What, need: Need) -> Option<Page> {
         let page = self.translator.hit(at.0, what.size(), need)?;

@@ -80,8 +80,8 @@ impl Region {
         }
     }
 
-    /// Returns the length in whole pages, by the space's mappings, and that of the part that was
-    /// not unmapped or mapped over; the difference is the reserve that is left.
+    /// Returns the length in whole pages, by the space's mappings, and the length of the part that
+    /// was not unmapped or mapped over; the difference is the reserve that is left.
     fn pages(&self) -> (u64, u64) {
         let range = self.start.0..self.start.0 + self.most;
         self.space.0.inside(|tables| {

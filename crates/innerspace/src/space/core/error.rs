@@ -331,7 +331,7 @@ impl Cause {
 #[error("{text}")]
 pub struct Explanation {
     pub(crate) fault: Fault,
-    /// The whole text, with that of the cause.
+    /// The whole text, including the text of the cause.
     pub(crate) text: String,
     pub(crate) cause: Option<Cause>,
 }

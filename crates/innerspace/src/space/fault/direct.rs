@@ -120,7 +120,7 @@ impl FaultState<'_> {
         }
     }
 
-    /// Installs the words, that of the faulting page first.
+    /// Installs the words, the faulting page's first.
     fn map_direct(
         &mut self,
         vma: &Vma,

@@ -60,7 +60,7 @@ impl Space {
     }
 
     /// Forks like [`Space::fork`], with the child's own pages and tables charged to `group`, which
-    /// must be of the same `Memory`.
+    /// must belong to the same `Memory`.
     ///
     /// # Errors
     /// As [`Space::fork`]; [`SpaceError::OtherMemorysGroup`].
@@ -140,7 +140,7 @@ impl Snapshot {
     }
 
     /// Forks like [`Snapshot::fork`], with the fork's own pages and tables charged to `group`,
-    /// which must be of the same `Memory`.
+    /// which must belong to the same `Memory`.
     ///
     /// # Errors
     /// As [`Space::fork_in`].

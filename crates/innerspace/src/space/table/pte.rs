@@ -60,9 +60,9 @@
 //! well, loads the word, copies the bytes, and replaces the word if it is unchanged. So every store
 //! to the page in between has to change the word. While the page is shared there is no such store.
 //! Once the others have released it, a fault may make it writable in place: that sets VALID_W,
-//! which the word of a page being copied does not have, or turns a borrowed page into an own one.
-//! So the copy is right as long as no word of anonymous memory *returns* to an earlier value while
-//! a fault on its page is inside the gate. These operations could make it return:
+//! which the word of a page being copied does not have, or turns a borrowed page into one that the
+//! leaf owns. So the copy is right as long as no word of anonymous memory *returns* to an earlier
+//! value while a fault on its page is inside the gate. These operations could make it return:
 //!
 //! - Structural changes, restores, [`take_dirty`](crate::space::Space::take_dirty) and
 //!   [`watch_code`](crate::space::Accessor::watch_code): the gate is closed on the page, so no
@@ -277,9 +277,9 @@ pub(crate) fn take(slot: &AtomicU64) -> Pte {
 
 /// Empties a slot as [`take`] does, with the gate closed on it, in a leaf that is exclusive to the
 /// space. An anonymous page of the leaf's own, or an empty slot, then stays until the caller
-/// changes it. (A borrowed page may become an own one when a fault next to the range collapses the
-/// shadow, and pages of other kinds may meet a revoker.) With the gate open, call it only where
-/// nothing is mapped: every slot there is empty, and stays so.
+/// changes it. (The leaf may become the owner of a borrowed page when a fault next to the range
+/// collapses the shadow, and pages of other kinds may meet a revoker.) With the gate open, call it
+/// only where nothing is mapped: every slot there is empty, and stays so.
 #[inline(always)]
 pub(crate) fn take_alone(slot: &AtomicU64) -> Pte {
     let page = load(slot);

@@ -34,7 +34,7 @@ fn a_range_that_cannot_be_cut_in_two_is_forgotten_from_there_on() {
     space.map(Map::anonymous(len).at(at)).unwrap();
     let mut a = space.accessor().unwrap();
     space.take_dirty(at, len).unwrap();
-    // These notes, with that of the range itself, fill a page.
+    // These notes and the note of the range itself fill a page.
     (0..leaves).for_each(|leaf| a.store(at + leaf * LEAF + PAGE, 1u8).unwrap());
     space.validate();
     let all = all_of(&pool);

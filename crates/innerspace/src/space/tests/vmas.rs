@@ -238,7 +238,7 @@ fn what_cannot_be_locked_or_populated_is_undone_in_a_group_that_is_full_to_the_l
 
     let group = pool.root_group().create_child("shared", 64 * PAGE).unwrap();
     let space = Space::new(&Cache::new(&pool), &group, AddressWidth::Bits48).unwrap();
-    // Neither end of the mapping is that of a leaf, and a fork shares the leaf.
+    // Neither end of the mapping is the end of a leaf, and a fork shares the leaf.
     let at = VirtAddr((1 << 30) + 100 * PAGE);
     let other = space.clone();
     let filled = filled_when_undoing(&group, move || std::mem::forget(other.fork().unwrap()));

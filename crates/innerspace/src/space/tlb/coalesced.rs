@@ -3,9 +3,9 @@
 //! Where all 512 pages of a leaf are the leaf's own, valid for loads and stores, and contiguous in
 //! the arena, an accessor remembers the address of the bytes instead of that of the words
 //! ([`Place`]), and no longer reads the words. Then a changed word does not take effect by itself.
-//! So a thread that changes the word of an own page, in a leaf that is exclusive to one space,
-//! first makes sure that no accessor has the leaf coalesced, **before the page can become
-//! another**:
+//! So a thread that changes the word of a page that the leaf owns, in a leaf that is exclusive to
+//! one space, first makes sure that no accessor has the leaf coalesced, **before the page can
+//! become another**:
 //!
 //! - a structural change, a remap, a fork, a restore to another table: it posts `Post::All` when it
 //!   closes the gate

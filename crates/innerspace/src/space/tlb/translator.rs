@@ -218,7 +218,7 @@ impl Look<'_> {
             sys::stay_apart();
             return Some(done);
         }
-        // SAFETY: the tag, which is this translator's or `NO_LEAF`, says that the place is that of
+        // SAFETY: the tag, which is this translator's or `NO_LEAF`, says that the place belongs to
         // this address's leaf (no address has the number `NO_LEAF`). So this is one of the leaf's
         // 512 words, and the section keeps the leaf (see the module).
         let entry = pte::load(unsafe { &*place.word(at) });
@@ -289,7 +289,7 @@ impl SessionBinding {
             &self.participant,
             translator.sections.participant()
         ));
-        // SAFETY: `visible` is that of `translator`, which is borrowed.
+        // SAFETY: `visible` belongs to `translator`, which is borrowed.
         let look = unsafe { Look::in_session(self.participant.visible()) };
         look.find(at, need, |found| {
             debug_assert!(self.participant.is_open());

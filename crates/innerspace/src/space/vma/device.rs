@@ -38,8 +38,8 @@ pub trait Device: Send + Sync + 'static {
     fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError>;
 
     /// Returns the device's state for a snapshot of the space; nothing by default. Called right
-    /// after the memory was frozen. For the state and the memory to be of the same moment, no
-    /// accessor may run meanwhile.
+    /// after the memory was frozen. So that state and memory show the same moment, no accessor may
+    /// run meanwhile.
     fn snapshot(&self) -> Vec<u8> {
         Vec::new()
     }

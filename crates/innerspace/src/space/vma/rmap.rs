@@ -5,8 +5,8 @@
 //! in a tree of their own, part of the set of mappings, ordered by file, size class (log2 of their
 //! pages), first page and address. A lookup of a page reads, in each class that the file has, the
 //! ranges that begin close enough below the page. Ranges of one class differ in length by less than
-//! a factor of two, so a range that is read in vain maps pages close by. The cost is that of the
-//! ranges found, and a few descents for each class, whatever the number of ranges.
+//! a factor of two, so a range that is read in vain maps pages close by. The cost is in proportion
+//! to the ranges found, plus a few descents for each class, however many ranges there are.
 
 use std::ops::Range;
 

@@ -214,8 +214,8 @@ impl Participant {
         }
     }
 
-    /// Opens the section of one access. Takes the number of the last section and returns that of
-    /// the new one.
+    /// Opens the section of one access. Takes the number of the last section and returns the number
+    /// of the new one.
     #[inline(always)]
     pub(super) fn open_alone(&self, last: u64, mode: BarrierMode) -> u64 {
         // Skipped under loom, where every load of `state` is one more step to explore.

@@ -230,8 +230,8 @@ fn a_fork_costs_by_its_pins_and_not_by_what_is_mapped() {
     assert_eq!(few.1, many.1, "frames taken: {costs:?}");
     // The fork costs a root, two nodes, a leaf and four pages.
     assert_eq!(few.1, 8);
-    // The hold words are those of the leaf's other pages, and of the forty leaves that a node above
-    // it refers to.
+    // Each hold word that is changed belongs to one of the leaf's other pages, or to one of the
+    // forty leaves to which a node above it refers.
     assert!(many.0 <= few.0 + 2 * 40, "{costs:?}");
     assert!(few.0 <= 512 + 40, "{costs:?}");
 }
