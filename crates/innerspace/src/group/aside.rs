@@ -1,9 +1,9 @@
 //! Pages that a group sets aside for what has to succeed later, when there may be no room.
 //!
 //! They are charged to the group until they are lent to a request, of any group, and become part of
-//! its charge. From then on room is kept for them: while pages are lent, as many pages that are
-//! given back to their groups can be charged again only here. So what was set aside is there again
-//! when the requests that it was lent to have ended, however much others request.
+//! its charge. From then on room is kept for them: while pages are lent, an equal number of pages
+//! that are given back to their groups can be charged again only here. So what was set aside is
+//! there again when the requests that it was lent to have ended, however much others request.
 
 use super::counters::Ceiling;
 use super::{Charge, Group, GroupId, GroupTree};

@@ -132,8 +132,8 @@ impl fmt::Display for Totals {
 }
 
 impl Totals {
-    /// Returns the Prometheus text format, version 0.0.4: `innerspace_NAME_total` for counters,
-    /// `innerspace_NAME` for gauges.
+    /// Returns the totals in the Prometheus text format, version 0.0.4: `innerspace_NAME_total` for
+    /// counters, `innerspace_NAME` for gauges.
     pub fn prometheus(&self) -> String {
         let mut text = String::new();
         let written = self.walk(|name, help, kind, value| {
