@@ -356,7 +356,7 @@ fn a_handle_that_outlives_its_file_sees_no_other_file() {
     let twos = Arc::new(MemoryStore::from_bytes(&[2; 4 * 4096]));
     let cache = memory(64);
     let file = open(&cache, &ones, &options(4096));
-    // The future of a view has such a handle.
+    // A future for a view holds such a handle.
     let handle = file.handle().clone();
     drop(file);
     let other = open(&cache, &twos, &options(4096));
