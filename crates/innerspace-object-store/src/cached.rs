@@ -27,17 +27,18 @@ const PIECE: u64 = 1 << 20;
 /// The most objects that are kept open.
 const MOST_OPEN: usize = 256;
 
-/// An [`ObjectStore`] whose reads go through the cache of a [`Memory`], for all that takes one of
-/// version 0.14 (DataFusion 55 does not: it takes one of version 0.13).
+/// An [`ObjectStore`] whose reads go through the cache of a [`Memory`], for everything that takes
+/// one of version 0.14 (DataFusion 55 does not: it takes one of version 0.13).
 ///
 /// The memory's limit holds for what is cached. What a read returns is a copy, and the caller's
 /// memory, as it is with every object store. Writes, copies, deletions and lists go to the store
 /// behind. So do reads of an old version by its id.
 ///
-/// **Freshness.** An object that was read is believed to be the same for 5 seconds
+/// **Freshness.** An object that was read is assumed to be unchanged for 5 seconds
 /// ([`revalidate_after`](CachedObjectStore::revalidate_after)). After that, the next read asks for
 /// its metadata, and reads the new version if there is one. A change through this store is seen at
-/// once. One read is of one version; a read that finds its version replaced begins again, once.
+/// once. One read returns bytes of one version; a read that finds its version replaced begins
+/// again, once.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -130,7 +131,7 @@ impl CachedObjectStore {
         self.with(|shared| shared.options = options)
     }
 
-    /// Sets for how long an object is believed to be the same. Zero asks the server before each
+    /// Sets for how long an object is assumed to be unchanged. Zero asks the server before each
     /// read. Default: 5 seconds.
     #[must_use]
     pub fn revalidate_after(self, after: Duration) -> CachedObjectStore {
@@ -170,7 +171,7 @@ impl Shared {
         }
     }
 
-    /// Returns the object of which the server has just said this.
+    /// Returns the object for which the server has just returned this metadata.
     fn object_of(&self, meta: ObjectMeta) -> Result<Object> {
         let path = meta.location.clone();
         {

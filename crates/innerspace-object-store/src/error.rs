@@ -70,7 +70,7 @@ pub enum Reason {
         /// What the server said.
         detail: String,
     },
-    /// The server delivered a wrong number of bytes, or other ones than were requested.
+    /// The server delivered a wrong number of bytes, or not the bytes that were requested.
     #[error("the server delivered other bytes than were requested ({detail}); check the server")]
     WrongLength {
         /// What was wanted, and what came.
@@ -106,8 +106,8 @@ impl Reason {
     }
 }
 
-/// An error of a store's call. A replaced object is [`StoreError::Changed`], as it is of every
-/// store; the library adds the URL and the offset.
+/// An error of a store's call. A replaced object is [`StoreError::Changed`], as for every store;
+/// the library adds the URL and the offset.
 impl From<Reason> for io::Error {
     fn from(reason: Reason) -> io::Error {
         match reason {
@@ -220,8 +220,8 @@ impl Failure {
     }
 }
 
-/// Sorts the errors for which the client has no kind, by its texts where it keeps the types to
-/// itself. An unknown one is worth another attempt.
+/// Sorts the errors for which the client has no kind, by their texts where the client does not
+/// expose their types. An unknown error is worth another attempt.
 fn generic(store: &str, source: &(dyn Error + 'static), detail: String) -> Failure {
     let text = source.to_string();
     if text.contains("169.254.169.254") || text.contains("metadata.google.internal") {
@@ -284,7 +284,7 @@ fn detail_of(error: &object_store::Error) -> String {
     text.trim_end_matches([' ', ':']).to_owned()
 }
 
-/// How the client begins its texts of answers that have a status and perhaps a body.
+/// The beginning of the client's text for an answer that has a status and perhaps a body.
 const STATUS: &str = "Server returned non-2xx status code: ";
 
 /// Makes one short line of a server's or a client's text. Of an XML answer, the code and the

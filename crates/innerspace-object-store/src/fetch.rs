@@ -24,7 +24,7 @@ const DOWN: Duration = Duration::from_secs(1);
 /// How a request is repeated.
 #[derive(Clone, Debug)]
 pub(crate) struct Patience {
-    /// How often in a row a request may fail without a byte.
+    /// How often in a row a request may fail without delivering a byte.
     pub(crate) retries: u32,
     /// The pause after the first failure; it doubles with each.
     pub(crate) first_pause: Duration,
@@ -32,7 +32,7 @@ pub(crate) struct Patience {
     pub(crate) deadline: Duration,
     /// How long an attempt may wait for an answer, or for more bytes.
     pub(crate) stall: Duration,
-    /// After which time without an answer a second request is made.
+    /// The time without an answer after which a second request is made.
     pub(crate) hedge_after: Option<Duration>,
 }
 
@@ -54,9 +54,9 @@ pub(crate) struct Source {
 /// What earlier reads found out.
 #[derive(Debug, Default)]
 struct Health {
-    /// The version is gone: no read will succeed.
+    /// Set if the version is gone, so that no read will succeed.
     gone: Option<Reason>,
-    /// The last read failed, and until then others fail with it.
+    /// Set if the last read failed: until this time other reads fail for the same reason.
     down: Option<(Instant, Reason)>,
 }
 
@@ -240,7 +240,7 @@ impl Source {
             self.limits
                 .count(|counters| &counters.bytes_fetched, chunk.len() as u64);
             if chunk.len() > sink.wanted() - sink.filled() {
-                // Which of the bytes are the right ones is unknown.
+                // It is unknown which of the bytes are the right ones.
                 let got = range.start..range.end + chunk.len() as u64;
                 return Err(Failure::Final(wrong_length(&range, got)));
             }
@@ -289,8 +289,9 @@ impl Source {
             range: Some(GetRange::Bounded(range.clone())),
             if_match: tag.map(str::to_owned),
             version: self.meta.version.clone(),
-            // Without a tag the time has to do. It has whole seconds in a header, and some servers
-            // compare it with a finer one of theirs. The answer is checked for the very same time.
+            // Without a tag, the time has to serve. It has whole seconds in a header, and some
+            // servers compare it with a finer one of theirs. The answer is checked for the very
+            // same time.
             if_unmodified_since: (!is_tagged).then_some(self.meta.last_modified + SECOND),
             ..GetOptions::default()
         }
@@ -302,14 +303,14 @@ impl Source {
         (!tag.starts_with("W/")).then_some(tag)
     }
 
-    /// Checks that an answer is of the version that was opened, for servers that ignore conditions.
+    /// Checks that an answer has the version that was opened, for servers that ignore conditions.
     fn check_version(&self, meta: &ObjectMeta) -> Result<(), Failure> {
         let was = &self.meta;
         let is_same = meta.size == was.size
             && match (&was.e_tag, &meta.e_tag) {
                 (Some(was), Some(now)) => was == now,
                 (None, _) => meta.last_modified == was.last_modified,
-                // A version that was asked for by its name is the one.
+                // An answer to a request that named the version has the right version.
                 (Some(_), None) => was.version.is_some() && meta.version == was.version,
             };
         match is_same {

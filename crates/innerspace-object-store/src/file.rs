@@ -112,7 +112,7 @@ impl RemoteOptions {
     }
 
     /// Sets how often in a row a request is repeated that fails without a byte. Default: 8. A
-    /// request that fails after some bytes is continued, and counts anew.
+    /// request that fails after some bytes is continued, and the count begins again.
     pub fn retries(mut self, retries: u32) -> RemoteOptions {
         self.patience.retries = retries;
         self
@@ -137,14 +137,14 @@ impl RemoteOptions {
         self
     }
 
-    /// Makes a second request where the first has had no answer for so long, if the limits leave a
-    /// place. The answer that comes first is taken. Default: never.
+    /// Makes a second request where the first has had no answer for this long, if the limits leave
+    /// room for it. The answer that comes first is taken. Default: never.
     pub fn hedge_after(mut self, after: Duration) -> RemoteOptions {
         self.patience.hedge_after = Some(after);
         self
     }
 
-    /// Opens the present version of the object at a URL, with credentials by the environment.
+    /// Opens the present version of the object at a URL, with credentials from the environment.
     ///
     /// # Errors
     /// [`RemoteError::Url`], [`RemoteError::Settings`], and [`RemoteError::Open`] with the reason.
@@ -240,7 +240,7 @@ impl ObjectStoreFile {
         RemoteOptions::default()
     }
 
-    /// Opens the present version of the object at a URL, with credentials by the environment:
+    /// Opens the present version of the object at a URL, with credentials from the environment:
     /// `s3://`, `gs://`, `az://`, `https://`, `http://` or `file://`.
     ///
     /// # Errors

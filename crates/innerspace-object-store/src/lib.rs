@@ -34,9 +34,9 @@
 //! these. What the system's allocator keeps for later comes on top: up to as much again. An upload
 //! has four parts (32 MiB) while it runs.
 //!
-//! A request in flight owns the memory that it fills, as `docs/protocols/requests.md` tells. It is
-//! a task of the [`Runtime`], and takes no thread while it waits. A plain read waits in the calling
-//! thread.
+//! A request in flight owns the memory that it fills, as `docs/protocols/requests.md` explains. It
+//! is a task of the [`Runtime`], and takes no thread while it waits. A plain read waits in the
+//! calling thread.
 //!
 //! # What the version of an object means
 //!
@@ -49,7 +49,7 @@
 //! fail with [`Reason::Deleted`]. Answers of wrong length are tried again, and are errors in the
 //! end.
 //!
-//! How the tier keeps its promises is told in `docs/protocols/object-storage.md`.
+//! `docs/protocols/object-storage.md` explains how the tier keeps its promises.
 
 #![warn(missing_docs)]
 #![warn(clippy::missing_errors_doc, clippy::return_self_not_must_use)]

@@ -32,7 +32,7 @@ struct Shared {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct RemoteStats {
-    /// Requests that were made, with the repeated ones and the second ones.
+    /// Requests that were made, including repeated ones and second ones.
     pub requests: u64,
     /// Bytes of objects that arrived.
     pub bytes_fetched: u64,
@@ -63,7 +63,7 @@ pub(crate) struct Counters {
 }
 
 impl RequestLimit {
-    /// Makes a limit of so many requests at the same time, at least one.
+    /// Makes a limit of this many requests at the same time, at least one.
     pub fn new(requests: u32) -> RequestLimit {
         let max = requests.max(1);
         RequestLimit(Arc::new(Shared {

@@ -38,10 +38,10 @@ impl Drop for Own {
 }
 
 impl Runtime {
-    /// Starts a runtime with so many threads, at least one.
+    /// Starts a runtime with this many threads, at least one.
     ///
     /// # Errors
-    /// The system's, if it refuses threads.
+    /// The system's error, if it refuses threads.
     pub fn new(threads: usize) -> io::Result<Runtime> {
         Ok(Runtime::of_own(Own::start(threads)?))
     }
@@ -50,7 +50,7 @@ impl Runtime {
     /// ends with its last.
     ///
     /// # Errors
-    /// The system's, if it refuses threads.
+    /// The system's error, if it refuses threads.
     pub fn shared() -> io::Result<Runtime> {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(own) = shared.upgrade() {

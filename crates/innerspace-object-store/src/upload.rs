@@ -25,7 +25,7 @@ use crate::limit::Limits as RequestLimits;
 use crate::runtime::Runtime;
 use crate::url::{self, Target};
 
-/// The largest object that is put by one request.
+/// The largest object that is uploaded with one request.
 const SINGLE: u64 = 16 << 20;
 /// The least size of a part, and how many of them may be in flight.
 const PART: u64 = 8 << 20;
@@ -48,10 +48,10 @@ pub enum Replace {
 /// A new object, which begins empty, is written in any order, and exists once a sync has succeeded.
 ///
 /// Its bytes are collected in a file without a name, in a folder of the program's choice. A sync
-/// uploads all of them: up to 16 MiB by one request, which the server makes conditional; more by a
-/// multipart upload. **A failed sync leaves the old object as it was, and the new bytes where they
-/// are**; the next sync uploads them again. The bytes are gone if the process ends before a sync
-/// has succeeded. Parts of an existing object cannot be changed.
+/// uploads all of them: up to 16 MiB with one request, which the server makes conditional; more by
+/// a multipart upload. **A failed sync leaves the old object as it was, and the new bytes where
+/// they are**; the next sync uploads them again. The bytes are gone if the process ends before a
+/// sync has succeeded. Parts of an existing object cannot be changed.
 ///
 /// After a sync the file may be written further. The next sync replaces the object, on the
 /// condition that it is still the one that was written here.
@@ -92,7 +92,7 @@ pub struct NewObject {
     gate: RwLock<()>,
     /// What the next upload may replace.
     replace: Mutex<Replace>,
-    /// Whether the file has what the object has not.
+    /// Whether the file has bytes that the object lacks.
     is_dirty: AtomicBool,
 }
 
@@ -201,9 +201,9 @@ impl NewObject {
         Ok(tag)
     }
 
-    /// Puts a small object by one conditional request. It is repeated if the server refused it
+    /// Uploads a small object with one conditional request. It is repeated if the server refused it
     /// because of its load. If the answer is lost, the object may be there, and a repeated
-    /// condition would fail: that is the caller's to decide.
+    /// condition would fail: the caller has to decide what to do then.
     async fn put(&self, len: u64, replace: &Replace) -> Result<Option<String>, Reason> {
         let payload = self.read_part(0, len)?;
         let patience = &self.options.patience;
@@ -248,7 +248,7 @@ impl NewObject {
         let mut upload = begun.map_err(|error| Failure::of(&error, false).reason())?;
         let done = self.fill_parts(&mut *upload, len, replace).await;
         if done.is_err() {
-            // What is left on the server then is the server's to collect.
+            // What is left on the server then has to be collected by the server.
             let _ = upload.abort().await;
         }
         done

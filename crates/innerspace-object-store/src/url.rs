@@ -1,4 +1,4 @@
-//! Clients by URL, with credentials by the usual environment alone.
+//! Clients by URL, with credentials only from the usual environment.
 //!
 //! | URL | variables |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | `https://host/path`, `http://host/path` | none |
 //! | `file:///path` | none |
 //!
-//! The clients retry nothing and have no deadline: the files above them do and have.
+//! The clients do not retry and have no deadline: the files above them retry and have a deadline.
 
 use std::sync::Arc;
 
@@ -170,7 +170,7 @@ fn store(scheme: &ObjectStoreScheme, url: &Url) -> Result<Arc<dyn ObjectStore>, 
         ..RetryConfig::default()
     };
     let address = url.to_string();
-    // An endpoint that says http:// means it.
+    // An endpoint with http:// is used without TLS.
     const PLAIN: ClientConfigKey = ClientConfigKey::AllowHttp;
     const TIMEOUT: ClientConfigKey = ClientConfigKey::Timeout;
     Ok(match scheme {

@@ -5,11 +5,11 @@
 //! as there is no room; with a WAL, the newest frame of its moment ([`crate::wal`]); what the
 //! parent has saved before it wrote ([`crate::history`]); the parent's present bytes.
 //!
-//! **Why so, and not by a `Space`.** A private mapping of the database's file and a fork of it
-//! would freeze the branch's own writes, but not the parent's: SQLite writes the file, and a page
-//! that no branch has touched yet would change under all of them. Saving pages before the write
-//! makes the parent pay once for each page that it changes, however many branches there are, and
-//! nothing for the pages that it does not.
+//! **Why not by a `Space`.** A private mapping of the database's file and a fork of it would freeze
+//! the branch's own writes, but not the parent's: SQLite writes the file, and a page that no branch
+//! has touched yet would change under all of them. Saving pages before the write makes the parent
+//! pay once for each page that it changes, however many branches there are, and nothing for the
+//! pages that it does not.
 //!
 //! **The moment** is one at which no connection is changing the file: a shared lock is taken with a
 //! rollback journal. With a WAL it is the last committed transaction, whatever is being appended or
@@ -73,8 +73,8 @@ pub(crate) struct Moment {
     pub(crate) page_size: u64,
     /// The parent's WAL, and its last frame.
     pub(crate) wal: Option<(Arc<Generation>, u32)>,
-    /// The number of the parent's last transaction, if it has a WAL. A commit of the branch that
-    /// fails may leave a later one behind that changes nothing.
+    /// The number of the parent's last transaction, if it has a WAL. If a commit of the branch
+    /// fails, it may leave a later transaction behind that changes nothing.
     pub(crate) change: Option<AtomicU32>,
 }
 
@@ -131,7 +131,7 @@ impl Branches {
         names
     }
 
-    /// Whether one of the branches is of this parent.
+    /// Whether this parent has a branch.
     pub(crate) fn are_of(&self, parent: &Database) -> bool {
         let list = self.list();
         list.values()
@@ -179,7 +179,7 @@ impl Branches {
             branch.parent.history().end(branch.moment.epoch);
         }
         drop(list);
-        // If a connection is writing, its unlock does it.
+        // If a connection is writing, the gate opens when it unlocks.
         let parent = &branch.parent;
         parent.gate.open_if(|| !parent.has_branches());
         Ok(())
@@ -284,8 +284,8 @@ impl Branch {
         Ok(pages)
     }
 
-    /// Makes a call for each part of a range that is in one unit and one page, with its offset, and
-    /// its place in the range.
+    /// Calls `each` for each part of a range that is in one unit and one page, with the part's
+    /// offset and its place in the range.
     fn pieces(
         &self,
         bytes: Range<u64>,
@@ -380,7 +380,7 @@ impl Branch {
             .name(&self.name)
             .open_store(place.clone())
             .map_err(|error| Failure::open(&error))?;
-        // What an earlier branch left there is none of this one's.
+        // What an earlier branch left there does not belong to this one.
         let cut = own.set_len(0);
         cut.map_err(|error| Failure::file(raw::IOERR_TRUNCATE, &error))?;
         Ok(own)

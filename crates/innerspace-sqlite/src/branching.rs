@@ -89,7 +89,7 @@ struct New<'a> {
     own: Option<Arc<dyn Store>>,
 }
 
-/// Makes a branch at the first moment at which that can be.
+/// Makes a branch at the first moment at which that is possible.
 fn begin(
     new: &New<'_>,
     root: &Arc<Database>,
@@ -242,8 +242,8 @@ fn begin_with_journal(
     begun
 }
 
-/// Checks that no journal is left of a transaction that did not end. A writer that is at work has
-/// one too, and has not touched the file as long as others may share it.
+/// Checks that no transaction that did not end has left a journal. A writer that is at work has one
+/// too, and has not touched the file as long as others may share it.
 fn check_journal(parent: &Database, is_writing: bool) -> Outcome {
     match !is_writing && has_hot_journal(parent) {
         true => Err(Failure::new(
@@ -265,8 +265,8 @@ fn has_hot_journal(parent: &Database) -> bool {
 }
 
 /// Looks at the journal as a writer ends. If it could not end its transaction, the next connection
-/// has to undo it. Other processes would take the lock that keeps them out for that of a writer at
-/// work, and read the file as it is; so they are let in, and the branches are lost.
+/// has to undo it. Other processes would mistake the lock that keeps them out for the lock of a
+/// writer at work, and read the file as it is; so they are let in, and the branches are lost.
 pub(crate) fn check_end(parent: &Database) {
     if parent.of_branch.is_none() && parent.gate.is_kept() && has_hot_journal(parent) {
         parent.history().lost = Some(format!(
@@ -334,7 +334,7 @@ fn has_wal(database: &Database) -> Outcome<bool> {
     Ok(version == [WAL_VERSION])
 }
 
-/// Lets `connection` alone write the parent, if the branch can be written back.
+/// Lets only `connection` write the parent, if the branch can be written back.
 fn begin_commit(branch: &Branch, database: &Arc<Database>, connection: u64) -> Outcome {
     let name = &branch.name;
     if !Arc::ptr_eq(&branch.parent, database) {
@@ -387,9 +387,9 @@ fn note_touch(branch: &Branch, database: &Database) {
     }
 }
 
-/// Returns how the branch's pages can be written. By all pages alone if the size of a page has
-/// changed, if the branch has a WAL of its own, or if the parent is a branch, which has no journal
-/// that outlives it.
+/// Returns how the branch's pages can be written. All pages have to be written if the size of a
+/// page has changed, if the branch has a WAL of its own, or if the parent is a branch, which has no
+/// journal that outlives it.
 fn prepare_commit(branch: &Branch, database: &Arc<Database>) -> Outcome<BranchAnswer> {
     let mut head = [0; 100];
     read_exact_or_eof(branch, &mut head, 0)

@@ -10,9 +10,9 @@
 //!
 //! Whatever happens in between, the next reader undoes it by the journal, or does not find a whole
 //! transaction in the WAL. The index of the WAL is not kept up to date: its header is spoiled, as
-//! that of a writer that was killed, and the next reader makes it anew from the WAL.
+//! if a writer had been killed, and the next reader makes the index anew from the WAL.
 //!
-//! In both cases the first page is written too, with a new change counter: by that other
+//! In both cases the first page is written too, with a new change counter, from which other
 //! connections learn that their caches are old.
 
 use innerspace::store::{Store, SyncWhat, read_exact_or_eof, write_all_at};
@@ -38,7 +38,7 @@ const CHECK_STEP: usize = 200;
 /// database's length.
 const COUNTERS: [usize; 2] = [24, 92];
 
-/// The pages to be written, and the parent before.
+/// The pages to be written, and the parent as it was before.
 struct Change<'a> {
     branch: &'a Branch,
     page_size: usize,
@@ -71,7 +71,7 @@ impl<'a> Change<'a> {
         u64::from(page - 1) * self.page_size as u64
     }
 
-    /// Returns a page as the branch has it. `version` is what the parent's header has for it.
+    /// Returns a page as the branch has it. `version` is the format version in the parent's header.
     fn page(&self, page: u32, version: u8) -> Outcome<Vec<u8>> {
         let mut bytes = vec![0; self.page_size];
         read_exact_or_eof(self.branch, &mut bytes, self.at(page))
@@ -124,7 +124,7 @@ pub(crate) fn by_journal(
     let change = Change::new(branch, u32::from_be_bytes(counter)).map_err(untouched)?;
     let old_len = parent.len().map_err(untouched)?;
     let saved = save(&change, parent, journal, old_len).map_err(|failure| {
-        // Whatever of it is there must not be taken for a journal later.
+        // What has been written of it must not be mistaken for a journal later.
         let _ = journal.set_len(0);
         untouched(failure)
     })?;
@@ -140,7 +140,7 @@ pub(crate) fn by_journal(
     })
 }
 
-/// Ends the transaction: a journal without a header is none.
+/// Ends the transaction: a journal without a header does not count as one.
 fn end(journal: &dyn Store) -> Outcome {
     let cut = journal.set_len(0);
     cut.map_err(|error| journal_failed("cut", &error))?;
@@ -197,7 +197,8 @@ fn save(
         let at = in_journal(n, change.page_size) - 4;
         write_all_at(journal, &record, at).map_err(failed)?;
     }
-    // Without its header the journal is none. So the header comes once all the rest is durable.
+    // Without its header the journal does not count as one. So the header comes once all the rest
+    // is durable.
     journal.sync(SyncWhat::All).map_err(failed)?;
     let mut header = MAGIC.to_vec();
     let fields = [
@@ -282,7 +283,7 @@ pub(crate) fn by_wal(branch: &Branch, wal: &dyn Store, index: &Index) -> Outcome
     Ok(())
 }
 
-/// Makes a frame, and goes on with the checksum of all frames.
+/// Makes a frame, and continues the checksum of all frames.
 fn frame(tail: &mut Tail, page: u32, pages: u32, bytes: &[u8]) -> Vec<u8> {
     let mut frame = page.to_be_bytes().to_vec();
     frame.extend(pages.to_be_bytes());

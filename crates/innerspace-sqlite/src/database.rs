@@ -3,10 +3,10 @@
 //! **The file always has what SQLite has written.** A write goes to the file first, and then to the
 //! cache, so that the cache never has anything that the file lacks: its blocks can be dropped at
 //! any moment, a killed process loses nothing, and a full disk is an error of the very write. The
-//! cache believes its blocks to be dirty for a while; [`Cached`], its store, has nothing to do when
-//! they are written.
+//! cache considers its blocks dirty for a while; [`Cached`], its store, has nothing to do when they
+//! are written.
 //!
-//! **When the cache may be believed** is the subject of
+//! **When the cache may be trusted** is the subject of
 //! [docs/protocols/sqlite.md](../../../docs/protocols/sqlite.md). [`Seen`] is what it says.
 
 use std::fs::{File, Metadata};
@@ -31,7 +31,7 @@ use crate::history::{History, UNIT};
 use crate::index::{HeapIndex, Progress};
 use crate::locks::Table;
 
-/// Opens a file beside a database: to read it, or, if the second argument says so, to write it. To
+/// Opens a file next to a database: to read it, or, if the second argument says so, to write it. To
 /// be written, it is made if there is none, and its name is durable.
 pub(crate) type Beside = Arc<dyn Fn(&str, bool) -> io::Result<Arc<dyn Store>> + Send + Sync>;
 
@@ -82,7 +82,7 @@ impl Header {
     /// Reads the file's present state, past the cache.
     fn of(file: &File) -> io::Result<Header> {
         let mut counters = [0; 16];
-        // A file that is shorter has zeros there, which never equal those of a database.
+        // If the file is shorter, zeros stay here, which never equal a database's counters.
         let _ = FileExt::read_at(file, &mut counters, 24)?;
         let metadata = file.metadata()?;
         Ok(Header {
@@ -99,8 +99,8 @@ pub(crate) fn identity(metadata: &Metadata) -> [u64; 2] {
 }
 
 impl Database {
-    /// Opens a database in the cache. `reads` is where missing blocks are read from.
-    /// `beside` opens the journal or the WAL, whose name ends as it is told.
+    /// Opens a database in the cache. `reads` is where missing blocks are read from. `beside` opens
+    /// the journal or the WAL, given the end of its name.
     pub(crate) fn open(
         memory: &Memory,
         spill: FileOpener,
@@ -157,7 +157,7 @@ impl Database {
         }
     }
 
-    /// Returns the cached file, if the database is no branch and the cache may be used.
+    /// Returns the cached file, if the database is not a branch and the cache may be used.
     pub(crate) fn cached(&self) -> Option<&PagedFile> {
         let is_bypassed = self.is_bypassed.load(Ordering::Acquire);
         self.cached.as_ref().filter(|_| !is_bypassed)
@@ -216,7 +216,7 @@ impl Database {
     }
 
     /// Reads through the cache. Where the cache has no room, it reads from the file. The caller
-    /// knows that the cache may be believed.
+    /// knows that the cache may be trusted.
     pub(crate) fn read(&self, file: &dyn Store, buf: &mut [u8], at: u64) -> Outcome<usize> {
         if let Some(cached) = self.cached() {
             match cached.read_at(buf, at) {
@@ -237,7 +237,8 @@ impl Database {
         read.map_err(|error| self.failure(raw::IOERR_READ, "cannot read", &error))
     }
 
-    /// Returns a view of bytes of one block. `None` if they are of several, or there is no room.
+    /// Returns a view of bytes of one block. Returns `None` if they lie in several blocks, or there
+    /// is no room.
     pub(crate) fn view(&self, at: u64, len: usize) -> Option<View> {
         let cached = self.cached()?;
         let end = at + len as u64;
@@ -261,8 +262,8 @@ impl Database {
             .cached()
             .is_some_and(|cached| cached.write_at(bytes, at).is_err())
         {
-            // No room. The file has the bytes, so all that is needed is that the cache has no
-            // others.
+            // There is no room. The file has the bytes, so it is enough that the cache has no other
+            // bytes.
             self.forget(at, end);
         }
         Ok(())
@@ -341,7 +342,8 @@ impl Database {
         let header =
             header.map_err(|error| self.failure(raw::IOERR_READ, "cannot examine", &error))?;
         if seen.header != Some(header) {
-            // Noted first, dropped then: what is read from now on is not older than the note.
+            // The note comes before the drop, so what is read from now on is not older than the
+            // note.
             seen.header = Some(header);
             self.forget(0, u64::MAX);
         }

@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use innerspace::store::{Store, SyncWhat};
 
-/// The place of a database and of the files beside it (journal, WAL), for databases that are not in
-/// the file system: [`Options::disk`](crate::Options::disk).
+/// The place of a database and of the files next to it (journal, WAL), for databases that are not
+/// in the file system: [`Options::disk`](crate::Options::disk).
 ///
-/// Only this process may use them meanwhile. SQLite chooses the names: that of the database, and
-/// the same with `-journal` or `-wal` behind it.
+/// Only this process may use them meanwhile. SQLite chooses the names: the database's name, and the
+/// same name followed by `-journal` or `-wal`.
 ///
 /// ```
 /// use std::collections::HashMap;
@@ -59,19 +59,19 @@ pub trait Disk: Send + Sync + 'static {
     /// one file reach the same bytes.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`] if there is none; others as they come.
+    /// [`io::ErrorKind::NotFound`] if there is none; otherwise the disk's own error.
     fn open(&self, name: &str, create: bool) -> io::Result<Arc<dyn Store>>;
 
     /// Deletes a file. If `durably`, it must not come back after a power cut.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`] if there is none; others as they come.
+    /// [`io::ErrorKind::NotFound`] if there is none; otherwise the disk's own error.
     fn delete(&self, name: &str, durably: bool) -> io::Result<()>;
 
     /// Returns whether there is such a file.
     ///
     /// # Errors
-    /// As they come.
+    /// The disk's own error.
     fn exists(&self, name: &str) -> io::Result<bool>;
 }
 
@@ -183,13 +183,12 @@ pub(crate) fn open_durably(path: &Path) -> io::Result<Arc<dyn Store>> {
         mode: 0o644,
     };
     let file = open_beside(path, how)?;
-    // Like SQLite's own VFS: not every system can open a folder, and then the file system does
-    // without.
+    // A failure is ignored, as in SQLite's own VFS: not every system can open a folder.
     let _ = sync_folder(path);
     Ok(Arc::new(HostFile(Arc::new(file))))
 }
 
-/// Gives a file that is new the permissions that it was to have, whatever the process's umask.
+/// Gives a file that is new the permissions that it should have, whatever the process's umask.
 pub(crate) fn match_mode(file: &File, mode: u32) {
     let differs = |found: Metadata| found.len() == 0 && found.mode() & 0o777 != mode;
     if file.metadata().is_ok_and(differs) {

@@ -9,12 +9,13 @@ use innerspace::{OpenError, file::FileError};
 
 use crate::ffi::raw;
 
-/// A call that did not succeed, as SQLite has to hear of it.
+/// A call that did not succeed, in the form in which SQLite is told of it.
 #[derive(Debug)]
 pub(crate) struct Failure {
     /// The result code.
     pub(crate) code: c_int,
-    /// The reason for the log. Empty for what is no failure: a lock that another has, say.
+    /// The reason for the log. Empty if nothing has failed, for example if another connection has
+    /// the lock.
     pub(crate) reason: String,
 }
 
@@ -60,7 +61,7 @@ impl Failure {
     }
 }
 
-/// Says what to do about a failure that the user can mend.
+/// Says what to do about a failure that the user can fix.
 fn advice(code: c_int) -> &'static str {
     match code {
         raw::FULL => "; make room on the disk, and try again",

@@ -21,13 +21,13 @@ pub(crate) enum Control<'a> {
     ChunkSize(c_int),
     /// Sets or asks whether the WAL stays when the last connection closes; negative: asks.
     PersistWal(&'a mut c_int),
-    /// Sets or asks whether a write damages nothing beside it; negative: asks.
+    /// Sets or asks whether a write leaves the bytes next to it undamaged; negative: asks.
     PowersafeOverwrite(&'a mut c_int),
     /// Sets or asks how much of the file is read without a copy; negative: asks.
     MmapSize(&'a mut i64),
     /// Whether the file was renamed, deleted or replaced.
     HasMoved(&'a mut c_int),
-    /// Whether a process beside this one reads the WAL.
+    /// Whether another process reads the WAL.
     ExternalReader(&'a mut c_int),
 }
 
@@ -42,10 +42,10 @@ pub(crate) enum BranchCall<'a> {
     Discard(&'a str),
     /// Checks that a branch can be written back, and lets no other connection write until the end.
     BeginCommit(&'a str),
-    /// Returns whether the pages that a branch has changed can be written back alone, and whether
-    /// to a WAL.
+    /// Returns whether it is enough to write back the pages that a branch has changed, and whether
+    /// they go to a WAL.
     PrepareCommit(&'a str),
-    /// Notes that the last transaction, of SQLite's own, has changed nothing.
+    /// Notes that the last transaction, which SQLite itself made, has changed nothing.
     NoteTouch(&'a str),
     /// Writes the pages that a branch has changed. SQLite has begun an exclusive transaction.
     WriteBack(&'a str),
@@ -65,7 +65,7 @@ pub(crate) enum BranchAnswer {
     Pages(BTreeSet<u32>),
     /// A text for people.
     Text(String),
-    /// The name of a file by which SQLite opens the branch, or the database.
+    /// The file name by which SQLite opens the branch, or the database.
     Path(String),
     /// The database has a WAL, and this `user_version`.
     Wal(i32),

@@ -141,7 +141,7 @@ impl Gate {
         state.owners = [None; 3];
     }
 
-    /// Lets one connection alone write. `false` if another is writing.
+    /// Lets only one connection write. `false` if another is writing.
     pub(crate) fn reserve(&self, connection: u64) -> bool {
         let mut state = self.state();
         let others = |owner: &Option<u64>| owner.is_some_and(|owner| owner != connection);

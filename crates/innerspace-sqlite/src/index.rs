@@ -65,7 +65,8 @@ pub(crate) struct Tail {
     pub(crate) salts: [u32; 2],
     /// The checksum of all frames so far.
     pub(crate) sums: [u32; 2],
-    /// Whether checksums are of big-endian words, as a machine of that kind began the WAL.
+    /// Whether checksums are computed over big-endian words, because a big-endian machine began the
+    /// WAL.
     is_big: bool,
 }
 
@@ -112,7 +113,7 @@ struct HostIndex {
     /// The size of the system's page: a mapping begins at a multiple of it.
     page: usize,
     is_read_only: bool,
-    /// Nobody who may write has the file open, so that its content means nothing yet.
+    /// Whether nobody who may write has the file open, so that its content means nothing yet.
     is_orphan: bool,
 }
 
@@ -124,7 +125,7 @@ pub(crate) struct HeapIndex {
 }
 
 impl Index {
-    /// Opens the file beside the database `path`, whose own file is `database`.
+    /// Opens the file next to the database `path`, whose own file is `database`.
     pub(crate) fn host(path: &Path, database: &File, read_only: bool) -> Outcome<Index> {
         let mut name = OsString::from(path);
         name.push("-shm");
@@ -300,8 +301,8 @@ impl Index {
         let second = copy(SECOND_HEADER);
         fence(Ordering::SeqCst);
         let header = copy(0);
-        // Byte 12 says whether there is a state, byte 13 whether checksums are of big-endian words,
-        // the bytes 14 and 15 the size of a page.
+        // Byte 12 says whether there is a state, byte 13 whether checksums are computed over
+        // big-endian words, bytes 14 and 15 the size of a page.
         let is_begun = header[3].to_ne_bytes()[0] != 0;
         (header == second && is_begun).then_some(header)
     }
@@ -347,7 +348,7 @@ fn word(start: NonNull<u8>, at: usize) -> u32 {
 
 impl HostIndex {
     /// Takes the dead man's switch. The first connection of all processes cuts the file: what is in
-    /// it may be of before a power cut.
+    /// it may be from before a power cut.
     fn attach(&mut self, locks: &Locks) -> Outcome {
         let path = self.path.to_string_lossy();
         let switch = SWITCH..SWITCH + 1;
@@ -385,7 +386,7 @@ impl HostIndex {
     /// Returns the start of a region that is mapped.
     fn start(&self, number: usize) -> Option<NonNull<u8>> {
         let mapping = self.mappings.get(number / self.in_one())?;
-        // SAFETY: the mapping has so many regions.
+        // SAFETY: the mapping has that many regions.
         Some(unsafe { mapping.start.byte_add(number % self.in_one() * self.region) })
     }
 
@@ -406,7 +407,8 @@ impl HostIndex {
             if !extend {
                 return Ok(());
             }
-            // A byte in each page: a full disk shows here, and not when the memory is stored to.
+            // Writes a byte in each page, so that a full disk shows here, and not when the memory
+            // is stored to.
             for page in len / STEP..end / STEP {
                 let last = (page + 1) * STEP - 1;
                 self.file.write_all_at(&[0], last).map_err(failed)?;

@@ -41,7 +41,7 @@
 //! | `branch` | the branch of this database to open | the database itself |
 //! | `group_limit` | the limit of that tenant, at its first mention | that of the memory |
 //!
-//! Sizes are bytes, or have `KiB`, `MiB` or `GiB` behind them. If a URI names this VFS or
+//! Sizes are numbers of bytes, or are followed by `KiB`, `MiB` or `GiB`. If a URI names this VFS or
 //! one of these options, any other option that is not one of SQLite's own is an error.
 //!
 //! # Branches

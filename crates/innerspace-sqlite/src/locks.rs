@@ -6,14 +6,14 @@
 //!
 //! **Each connection has an open file description of its own, and locks by it** (`F_OFD_SETLK`).
 //! Such locks conflict with each other, and with the locks of whole processes (`F_SETLK`) that
-//! SQLite's own VFS takes, whichever process has them. They end with their description alone. The
+//! SQLite's own VFS takes, whichever process has them. They end only with their description. The
 //! locks of processes have a trap that SQLite's own VFS takes pains to avoid: a process that closes
 //! any descriptor of a file loses all its locks on it. It cannot happen here, so no table of locks
 //! of the process is needed, and nothing has to be closed late. What remains is the trap of the
 //! other side: a connection of SQLite's own VFS in the same process on the same file loses its
 //! locks when one of ours is closed. The crate's page says so.
 //!
-//! A database over stores ([`crate::Disk`]) is known to this process alone. Its locks are a table.
+//! A database over stores ([`crate::Disk`]) is known only to this process. Its locks are a table.
 
 use std::fs::File;
 use std::io;

@@ -36,11 +36,11 @@ const FIRST_READ: u8 = 3;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Manner {
     pub(crate) read_only: bool,
-    /// Nobody changes the file as long as it is open (`immutable=1`).
+    /// Whether nobody changes the file as long as it is open (`immutable=1`).
     pub(crate) immutable: bool,
-    /// The shared memory of the WAL may only be read (`readonly_shm=1`).
+    /// Whether the shared memory of the WAL may only be read (`readonly_shm=1`).
     pub(crate) read_only_index: bool,
-    /// A write may damage bytes beside it in its sector (`psow=0`).
+    /// Whether a write may damage bytes next to it in its sector (`psow=0`).
     pub(crate) sectors_tear: bool,
 }
 
@@ -57,9 +57,9 @@ pub(crate) struct MainFile {
     level: c_int,
     manner: Manner,
     index: Option<Index>,
-    /// A reader's lock on the WAL was taken since the cache was last compared with the WAL.
+    /// Whether a reader's lock on the WAL was taken since the cache was last compared with the WAL.
     is_unchecked: bool,
-    /// The lock by which the WAL is copied to the database is this connection's.
+    /// Whether this connection has the lock that is needed to copy the WAL to the database.
     is_checkpointing: bool,
     /// The state of the WAL when this connection got the writer's lock, if the cache agreed.
     at_write_lock: Option<Progress>,
@@ -108,8 +108,8 @@ impl MainFile {
         self.index.as_ref().and_then(Index::progress)
     }
 
-    /// Whether the cache may be used at all. Without a lock its blocks may be old, or get old while
-    /// they are read.
+    /// Whether the cache may be used at all. Without a lock its blocks may be old, or become old
+    /// while they are read.
     fn may_use_cache(&self) -> bool {
         self.level != raw::LOCK_NONE || self.manner.immutable
     }
@@ -147,7 +147,7 @@ impl MainFile {
         shared?;
         self.level = raw::LOCK_SHARED;
         released.inspect_err(|_| {
-            // SQLite takes it that no lock was given.
+            // SQLite assumes that no lock was given.
             let _ = self.release(raw::LOCK_NONE);
         })?;
         let Some((file, _)) = self.host.clone() else {
@@ -235,7 +235,7 @@ impl MainFile {
         gate.open_if(|| !self.database.has_branches());
     }
 
-    /// Takes or releases locks of the WAL's index. Those of writers go by the gate.
+    /// Takes or releases locks of the WAL's index. Writers' locks go through the gate.
     fn lock_index(&self, units: Range<u8>, flags: c_int) -> Outcome {
         let missing = || Failure::new(raw::IOERR_SHMLOCK, "no shared memory");
         let index = self.index.as_ref().ok_or_else(missing)?;
@@ -471,7 +471,7 @@ impl OpenFile for MainFile {
     }
 
     fn control(&mut self, control: Control<'_>) -> Outcome<bool> {
-        /// Sets a flag, or tells it if the argument is negative.
+        /// Sets a flag, or returns it if the argument is negative.
         fn flag(flag: &mut bool, argument: &mut c_int) {
             match *argument {
                 0 => *flag = false,
@@ -530,7 +530,7 @@ impl OpenFile for MainFile {
         if flags & raw::SHM_LOCK != 0 {
             self.is_unchecked |= !is_exclusive && first >= FIRST_READ;
             if is_exclusive && let Err(failure) = self.after_lock(units.clone()) {
-                // SQLite takes it that the lock was not given.
+                // SQLite assumes that the lock was not given.
                 self.lock_index(units, raw::SHM_UNLOCK | raw::SHM_EXCLUSIVE)?;
                 return Err(failure);
             }

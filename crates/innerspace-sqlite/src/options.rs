@@ -33,7 +33,7 @@ pub struct Options {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {
-    /// There is no memory of the limit asked for.
+    /// No memory could be created with the limit asked for.
     #[error(transparent)]
     Memory(#[from] MemoryError),
     /// A VFS of this name is registered already.
@@ -253,7 +253,7 @@ impl Vfs {
     /// Makes a branch whose own pages are in `store`: as far as the memory has no room for them,
     /// and at each commit of the branch. The store is cut to nothing at the branch's first write,
     /// and must not be used by others as long as the branch lives. It serves a branch that needs a
-    /// disk, a quota or a failure of its own; it is no database, and cannot be opened again.
+    /// disk, a quota or a failure of its own; it is not a database, and cannot be opened again.
     ///
     /// # Errors
     /// Those of [`Vfs::branch`]. If the store fails, the branch's calls fail, and nobody else's.

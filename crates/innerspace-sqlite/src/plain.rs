@@ -67,8 +67,7 @@ impl OpenFile for PlainFile {
             .sync(sync_what(flags))
             .map_err(|error| self.failure(raw::IOERR_FSYNC, "cannot sync", &error))?;
         if let Some(path) = &self.new {
-            // Like SQLite's own VFS: not every system can open a folder, and then the file system
-            // does without.
+            // A failure is ignored, as in SQLite's own VFS: not every system can open a folder.
             let _ = disk::sync_folder(path);
             self.new = None;
         }
@@ -82,8 +81,8 @@ impl OpenFile for PlainFile {
     }
 }
 
-/// Returns what SQLite wants to be durable. The bytes, and what is needed to read them back, unless
-/// `PRAGMA fullfsync` asks for everything.
+/// Returns what SQLite wants to be durable: the bytes, and what is needed to read them back, or
+/// everything if `PRAGMA fullfsync` asks for that.
 pub(crate) fn sync_what(flags: c_int) -> SyncWhat {
     let is_full = flags & 0xf == raw::SYNC_FULL && flags & raw::SYNC_DATAONLY == 0;
     match is_full {

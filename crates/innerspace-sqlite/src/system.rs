@@ -31,7 +31,7 @@ const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 /// All that the databases of a VFS share.
 pub(crate) struct System {
     state: Mutex<State>,
-    /// `None`: the file system.
+    /// `None` means the file system.
     disk: Option<Arc<dyn Disk>>,
     block: Option<u64>,
 }
@@ -50,7 +50,7 @@ enum Key {
     Name(String),
 }
 
-/// A file that was opened, and the flags by which.
+/// A file that was opened, and the flags with which it was opened.
 pub(crate) struct Opened {
     pub(crate) file: Box<dyn OpenFile>,
     pub(crate) flags: c_int,
@@ -453,7 +453,7 @@ fn check_same(open: Arc<Database>, wishes: &Wishes) -> Outcome<Arc<Database>> {
 }
 
 /// Opens a file as SQLite's flags say; only for reading if it cannot be written. Returns the flags
-/// by which it was opened.
+/// with which it was opened.
 fn open_host(
     path: &Path,
     flags: c_int,

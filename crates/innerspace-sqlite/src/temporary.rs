@@ -157,7 +157,7 @@ fn unnamed() -> io::Result<File> {
     let usual = ["/var/tmp", "/usr/tmp", "/tmp", "."].map(PathBuf::from);
     let mut failed = io::ErrorKind::NotFound.into();
     for folder in named.chain(usual) {
-        // Not every file system has files that never had a name: then it has one for a moment.
+        // Not every file system can make a file without a name: then the file has one for a moment.
         match tempfile::tempfile_in(&folder) {
             Ok(file) => return Ok(file),
             Err(error) => failed = error,

@@ -71,7 +71,7 @@ fn refused(reason: &str) -> Failure {
     Failure::new(raw::CANTOPEN, reason)
 }
 
-/// Parses a size: a number of bytes, or one with KiB, MiB or GiB behind it.
+/// Parses a size: a number of bytes, or one followed by KiB, MiB or GiB.
 fn size(key: &str, value: &str) -> Outcome<u64> {
     let digits = value.trim_end_matches(|letter: char| !letter.is_ascii_digit());
     let scale = match value[digits.len()..].to_ascii_lowercase().as_str() {

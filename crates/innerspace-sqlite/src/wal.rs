@@ -18,7 +18,7 @@ use crate::temporary::spill;
 /// The lengths of the headers of a WAL and of a frame.
 pub(crate) const HEADER: u64 = 32;
 pub(crate) const FRAME_HEADER: u64 = 24;
-/// The frames whose headers are read before they are looked at.
+/// The most bytes of frames that are read in one step.
 const COPY_STEP: usize = 256 << 10;
 
 /// What the index of a WAL says of it.

@@ -17,8 +17,8 @@ pub(super) struct Buffers {
 struct Free {
     /// The bytes that may be taken.
     bytes: usize,
-    /// Memory of buffers that were given back, the last one last: to clear new memory takes longer
-    /// than to read a chunk into it. It is part of the bytes that may be taken.
+    /// Memory of buffers that were given back, the last one last: clearing new memory takes longer
+    /// than reading a chunk into it. It is part of the bytes that may be taken.
     kept: Vec<Vec<u8>>,
     kept_bytes: usize,
 }
@@ -61,7 +61,7 @@ impl Buffers {
         }
         free.bytes -= wanted;
         let needed = len + ALIGNMENT;
-        // None that is much larger than what it counts as.
+        // Memory that is much larger than what it counts as is not taken.
         let fits = |bytes: &Vec<u8>| (needed..=needed + needed / 4).contains(&bytes.len());
         let at = free.kept.iter().rposition(fits);
         let kept = at.map(|at| free.kept.remove(at));

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A record says which chunk of which version of which store its slot has, how long it is, and the
-//! checksum of its bytes; and it has a checksum of its own. Records that are whole are believed at
-//! once. The bytes of a slot are believed when their checksum is right, at each read.
+//! checksum of its bytes; and it has a checksum of its own. Records that are whole are trusted at
+//! once. The bytes of a slot are trusted if their checksum is right, which each read checks.
 
 use std::io;
 use std::path::Path;
@@ -46,7 +46,8 @@ pub(super) struct Disk {
     chunk: usize,
 }
 
-/// Returns the checksum of a chunk's bytes, which another chunk with the same bytes has not.
+/// Returns the checksum of a chunk's bytes, which is another one for another chunk with the same
+/// bytes.
 pub(super) fn checksum(key: &Key, bytes: &[u8]) -> u64 {
     let seed = key.file[0] ^ key.file[1].rotate_left(17) ^ key.chunk.rotate_left(31);
     XxHash3_64::oneshot_with_seed(seed, bytes)
@@ -55,7 +56,7 @@ pub(super) fn checksum(key: &Key, bytes: &[u8]) -> u64 {
 /// How many pieces of a file one page of a file system's own tables has at least, as ext4's do.
 const PIECES: u64 = 340;
 
-/// Returns the size in bytes of both files with so many slots, in whole pages of the disk, with
+/// Returns the size in bytes of both files with this many slots, in whole pages of the disk, with
 /// the pages that say where each slot lies if no two are neighbours there.
 pub(super) fn size_of(slots: u32, chunk: usize) -> u64 {
     let records = (u64::from(slots) * RECORD as u64).next_multiple_of(HEADER);
@@ -63,7 +64,7 @@ pub(super) fn size_of(slots: u32, chunk: usize) -> u64 {
     HEADER + records + tables + u64::from(slots) * chunk as u64
 }
 
-/// Returns how many slots a tier of a size has, or `None` if that is none, or too many.
+/// Returns how many slots a tier of a size has, or `None` if it would have none, or too many.
 pub(super) fn slots_in(size: u64, chunk: usize) -> Option<u32> {
     let slots = size.checked_sub(HEADER)? / (chunk + RECORD) as u64;
     let mut slots = u32::try_from(slots).ok()?;
@@ -149,7 +150,8 @@ impl Disk {
         let got = read_exact_or_eof(&self.records, &mut header, 0)?;
         let expected = self.header();
         if got < header.len() || header != expected {
-            // Another format, or none. Records of it would be taken for ours if they were whole.
+            // The folder has another format, or none. Whole records of it would be mistaken for
+            // ours.
             self.records.set_len(0)?;
             self.chunks.set_len(0)?;
             write_all_at(&self.records, &expected, 0)?;
@@ -186,7 +188,7 @@ impl Disk {
         header
     }
 
-    /// Writes chunks to slots that follow one another, and then their records, none of them synced.
+    /// Writes chunks to slots that follow one another, and then their records. Syncs none of them.
     pub(super) fn write(&self, slot: u32, padded: &[u8], records: &[Record]) -> io::Result<()> {
         write_all_at(&self.chunks, padded, self.place(slot))?;
         let bytes = (slot..).zip(records);

@@ -3,13 +3,13 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `disk.rs` | the two files of the folder: what a record says, and when a chunk is believed |
+//! | `disk.rs` | the two files of the folder: what a record says, and when a chunk is trusted |
 //! | `table.rs` | in memory: which chunk is in which slot, and which slot is given up next |
 //! | `buffers.rs` | a bounded stock of aligned memory |
 //! | `store.rs` | [`TieredStore`]: a read by the tier, or past it |
 //!
-//! The order of the writes, and why a torn chunk is found, are told in
-//! `docs/protocols/object-storage.md`.
+//! `docs/protocols/object-storage.md` explains the order of the writes, and why a torn chunk is
+//! found.
 //!
 //! Locking: the mutex of the table is innermost; no file is read or written under it. A thread
 //! waits for a chunk that another one fetches, and then has claimed none itself.
@@ -41,8 +41,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// same one.
 ///
 /// It has two files, whose sizes are set when it is opened and never grow: the limit holds for
-/// bytes and for inodes. What it has is used again after a restart, if the store that it is of
-/// says by its [`version`](Store::version) that it is the same one.
+/// bytes and for inodes. What it has is used again after a restart, if the store's
+/// [`version`](Store::version) says that the store is the same.
 ///
 /// One process may have a folder open; a second one is refused ([`TierError::InUse`]).
 ///
@@ -129,7 +129,7 @@ fn count(counter: &AtomicU64, by: u64) {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TierError {
-    /// The folder is another process's, or open here already.
+    /// Another process has the folder open, or this process has it open already.
     #[error("{}: the tier is in use by {holder}; give each process a folder of its own", folder.display())]
     InUse {
         /// The folder.
@@ -363,7 +363,7 @@ impl Inner {
             let from = at * self.chunk;
             let bytes = &padded[from..padded.len().min(from + run.len() * self.chunk)];
             at += run.len();
-            // The disk has failed with the run before.
+            // The disk has failed for the run before.
             let written = !is_failing && self.disk.write(run[0], bytes, records).is_ok();
             let mut state = self.state();
             for (slot, record) in run.iter().zip(records) {

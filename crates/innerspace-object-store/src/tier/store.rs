@@ -1,8 +1,8 @@
 //! [`TieredStore`]: a store whose chunks are cached on local disk.
 //!
-//! A read is answered from its front, chunk by chunk: chunks that are on the disk, as long as
-//! their slots are neighbours, or chunks that are not, by one read of the store behind. What is
-//! missing then is the next call's, as the rules of stores allow.
+//! A read is answered from its front, chunk by chunk: chunks that are on the disk, as long as their
+//! slots are neighbours, or chunks that are not, by one read of the store behind. What is missing
+//! then is left to the next call, as the rules of stores allow.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -21,10 +21,10 @@ const UNIT: usize = 4096;
 
 /// A store behind a [`Tier`].
 ///
-/// Its chunks are used again after a restart, if the store is read-only and says its version; so
-/// do [`ObjectStoreFile`](crate::ObjectStoreFile)s and files. A store without a version begins
-/// anew each time it is opened. So does a store that can be written, and every change makes all
-/// that the tier has of it useless: the tier is meant for what is read.
+/// Its chunks are used again after a restart, if the store is read-only and reports its version, as
+/// [`ObjectStoreFile`](crate::ObjectStoreFile)s and files do. A store without a version begins anew
+/// each time it is opened. So does a store that can be written, and every change makes all that the
+/// tier has of it useless: the tier is meant for what is read.
 #[derive(Debug)]
 pub struct TieredStore<S> {
     store: S,
@@ -32,7 +32,7 @@ pub struct TieredStore<S> {
     /// The fingerprint of the store's name and version.
     file: [u64; 2],
     /// The number of the chunks' generation: each change of the store begins a new one, before and
-    /// after it. So chunks that were read during a change are of a generation that nobody reads.
+    /// after it. So chunks that were read during a change belong to a generation that nobody reads.
     epoch: AtomicU64,
 }
 
@@ -241,7 +241,7 @@ fn read_slots(
         let from = at * tier.chunk;
         let bytes = &buffer[from..from + record.len as usize];
         if disk::checksum(&record.key, bytes) != record.sum {
-            // It was torn, or another chunk has taken its slot meanwhile, which is no fault.
+            // It was torn, or another chunk has taken its slot meanwhile, which is not an error.
             tier.forget(*slot, record, &tier.counters.dropped);
             break;
         }

@@ -62,8 +62,8 @@ impl Table {
         self.places.len()
     }
 
-    /// Takes in a record that was found in the folder. Of two for one chunk the later slot's is
-    /// dropped: either one's bytes have to prove themselves.
+    /// Takes in a record that was found in the folder. Of two records for one chunk, the later
+    /// slot's is dropped: in either case the checksum decides about the bytes.
     pub(super) fn adopt(&mut self, slot: u32, record: Record) {
         if let std::collections::hash_map::Entry::Vacant(place) = self.places.entry(record.key) {
             place.insert(slot);
@@ -103,7 +103,7 @@ impl Table {
     /// Takes a slot to be written, and says whether a chunk was given up for it. `None` if all are
     /// being written.
     pub(super) fn take_slot(&mut self) -> Option<(u32, bool)> {
-        // After so many steps every slot has been seen without a use.
+        // After this many steps, every slot has been seen without a use.
         for _ in 0..self.slots.len() * (MOST_USES as usize + 1) {
             let at = self.hand;
             self.hand = (self.hand + 1) % self.slots.len() as u32;

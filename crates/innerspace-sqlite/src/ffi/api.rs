@@ -146,7 +146,7 @@ impl Api {
         unsafe { (self.sqlite3_mprintf)(c"%s".as_ptr(), text.as_ptr()) }
     }
 
-    /// Returns the parameters of the URI that a database is opened by.
+    /// Returns the parameters of the URI with which a database is opened.
     ///
     /// # Safety
     /// `name` is the name that SQLite passed to `xOpen` for a database.

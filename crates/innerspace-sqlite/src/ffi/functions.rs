@@ -24,7 +24,7 @@ static APIS: [OnceLock<Api>; SQLITES] = [const { OnceLock::new() }; SQLITES];
 /// A destructor that tells SQLite to copy a text.
 const COPY: *const c_void = usize::MAX as *const c_void;
 
-/// A function's name, the number of its arguments, and itself.
+/// A function's name, the number of its arguments, and the function itself.
 type Named = (&'static CStr, c_int, Function);
 
 type Entry = unsafe extern "C" fn(*mut Opaque, *mut *mut c_char, *const c_void) -> c_int;
@@ -194,7 +194,7 @@ pub(super) fn ask(
     call: BranchCall<'_>,
 ) -> Outcome<(BranchAnswer, CString)> {
     let mut call = CallOfBranch::new(call);
-    // SAFETY: only our files know the operation, and they take its argument for what it is.
+    // SAFETY: only our files know the operation, and they expect an argument of this type.
     let code = unsafe {
         (api.sqlite3_file_control)(
             connection,
@@ -277,7 +277,7 @@ unsafe extern "C" fn commit<const N: usize>(
     arguments: *mut *mut Opaque,
 ) {
     let compute = |call: &Call| {
-        // By a connection of its own: this one may be reading.
+        // This takes a connection of its own, because this one may be reading.
         if let (BranchAnswer::Path(path), vfs) = call.main(BranchCall::Name)? {
             write_back_to(call.api, Path::new(&path), &vfs, &call.argument)?;
         }

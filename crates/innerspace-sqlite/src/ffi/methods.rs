@@ -40,12 +40,12 @@ static METHODS: IoMethods = IoMethods {
     unfetch,
 };
 
-/// The file control by which a connection's functions reach its database. Numbers above 100 are for
-/// the use of a VFS.
+/// The file control with which a connection's functions reach its database. Numbers above 100 are
+/// for the use of a VFS.
 pub(super) const BRANCH: c_int = 0x494e_5301;
 
-/// Its address tells an argument of ours from one of a stranger who has chosen the same number, and
-/// from one of another copy of this library in the process.
+/// Its address tells our argument from the argument of a stranger who has chosen the same number,
+/// and from that of another copy of this library in the process.
 static MARK: u64 = 0;
 
 /// The argument of [`BRANCH`].
@@ -87,10 +87,10 @@ pub(super) unsafe fn begin(at: *mut SqliteFile, app: &App, file: Box<dyn OpenFil
     unsafe { at.cast::<Handle>().write(handle) };
 }
 
-/// Makes a call of an open file.
+/// Makes a call on an open file.
 ///
 /// # Safety
-/// `file` is one that `begin` made and that is open. SQLite makes one call at a time of it.
+/// `file` is one that `begin` made and that is open. SQLite makes one call at a time on it.
 unsafe fn with(
     file: *mut SqliteFile,
     call: impl FnOnce(&mut dyn OpenFile, &App) -> Outcome<c_int>,

@@ -198,7 +198,7 @@ unsafe extern "C" fn full_pathname(
     // SAFETY: names end with a zero.
     let own = unsafe { CStr::from_ptr(name) };
     if let Some((database, branch)) = split(&path_of(own).to_string_lossy()) {
-        // The name is of a branch already: the base resolves the database's.
+        // The name is already a branch's, so the base VFS resolves the database's name.
         let (Ok(database), branch) = (CString::new(database), branch.to_owned()) else {
             return raw::CANTOPEN;
         };
@@ -254,7 +254,7 @@ fn full_name(
 /// They are there.
 unsafe fn parameter_behind(name: &CStr, wanted: &CStr) -> Option<String> {
     let next = |text: &CStr| {
-        // SAFETY: by the function's own rule something follows.
+        // SAFETY: the function's contract says that something follows.
         unsafe { CStr::from_ptr(text.as_ptr().add(text.count_bytes() + 1)) }
     };
     let mut key = next(name);
