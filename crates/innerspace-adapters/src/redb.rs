@@ -70,7 +70,7 @@ impl PagedBackend {
         Ok(PagedBackend { file, locks })
     }
 
-    /// Opens the file at `path` for reading alone: for
+    /// Opens the file at `path` only for reading: for
     /// [`redb::Builder::open_read_only_with_backend`].
     ///
     /// # Errors

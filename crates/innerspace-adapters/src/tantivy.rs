@@ -19,8 +19,8 @@ use tantivy::directory::{
 
 /// A folder whose index files are read and written through an [`innerspace::Memory`].
 ///
-/// Names, locks, and the small files that are replaced as a whole (`meta.json`) are tantivy's own
-/// [`MmapDirectory`]'s, so that both open the same index. Nothing is mapped.
+/// Names, locks, and the small files that are replaced as a whole (`meta.json`) are left to
+/// tantivy's own [`MmapDirectory`], so that both open the same index. Nothing is mapped.
 ///
 /// tantivy asks for some ranges as one slice that a small limit has no room for: for all stored
 /// documents of a segment when it is merged. Such a range is a copy on the heap, outside the limit,
@@ -140,7 +140,7 @@ impl Directory for PagedDirectory {
     }
 }
 
-/// A file of the index, to read. It keeps its bytes though its name is removed.
+/// A file of the index, to read. It keeps its bytes even after its name was removed.
 struct PagedHandle(PagedFile);
 
 impl fmt::Debug for PagedHandle {

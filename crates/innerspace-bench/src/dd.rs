@@ -4,9 +4,9 @@
 //! The library marks a new page as accessed before others can see it, with a plain store. The old
 //! way marked it afterwards, with two atomic operations, which its contender adds to each write:
 //! they are on lines of a ring, as warm as a frame's own is at that time. The kernel is compared,
-//! too: with the store in memory its tmpfs (the library's own copy is in its time once a sync makes
-//! it), with the store in a file the file system of the current folder. There wall time is
-//! measured, since devices are waited for.
+//! too: its tmpfs if the store is in memory (a sync makes the library's own copy, which is then in
+//! its time), and the file system of the current folder if the store is a file. In the latter case
+//! wall time is measured, because the work waits for a device.
 
 use std::error::Error;
 use std::fs::File;
@@ -72,7 +72,8 @@ impl Place {
         }
     }
 
-    /// Takes `times` samples. In memory, first takes as many that warm the caches and do not count.
+    /// Takes `times` samples. In memory, first takes the same number of samples that warm the
+    /// caches and do not count.
     fn summed(self, times: u64, sample: impl FnMut() -> Outcome) -> Outcome {
         match self {
             Place::Memory => summed_warm(times, sample),

@@ -72,8 +72,8 @@ pub(crate) fn summed(times: u64, mut sample: impl FnMut() -> Outcome) -> Outcome
     Ok(sum)
 }
 
-/// Like [`summed`], after as many samples that do not count, so that bytes left in the processor's
-/// caches by the other contenders of the row have no influence.
+/// Like [`summed`], after the same number of samples that do not count, so that bytes left in the
+/// processor's caches by the other contenders of the row have no influence.
 pub(crate) fn summed_warm(times: u64, mut sample: impl FnMut() -> Outcome) -> Outcome {
     summed(times, &mut sample)?;
     summed(times, sample)

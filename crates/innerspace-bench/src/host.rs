@@ -101,8 +101,8 @@ impl Region {
 
     /// Returns the bytes of a region to which nobody writes during the borrow.
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped, initialised by the kernel, and written by `bytes_mut` and `write_every`
-        // alone, which borrow the region mutably.
+        // SAFETY: mapped, initialised by the kernel, and written only by `bytes_mut` and
+        // `write_every`, which borrow the region mutably.
         unsafe { std::slice::from_raw_parts(self.first, self.bytes) }
     }
 
@@ -239,8 +239,8 @@ impl Child {
         places: impl Iterator<Item = u64>,
         value: u64,
     ) -> io::Result<Child> {
-        // SAFETY: the child stores and calls `_exit` alone, both allowed after a fork with threads
-        // about.
+        // SAFETY: the child only stores and calls `_exit`, both allowed after a fork in a process
+        // with threads.
         let process = unsafe { libc::fork() };
         if process == 0 {
             for place in places {
@@ -269,8 +269,8 @@ impl Child {
     /// Calls fork(2), with a child that stays until this is dropped.
     pub(crate) fn that_stays() -> io::Result<Child> {
         let (read, write) = io::pipe()?;
-        // SAFETY: the child calls `close`, `read` and `_exit` alone, all allowed after a fork with
-        // threads about.
+        // SAFETY: the child only calls `close`, `read` and `_exit`, all allowed after a fork in a
+        // process with threads.
         let process = unsafe { libc::fork() };
         if process == 0 {
             // SAFETY: as above; the byte is the child's own, and its copies of the descriptors end

@@ -162,7 +162,7 @@ fn spaces(memory: &Memory, group: &Group, rows: &mut Rows) -> Result<(), Box<dyn
     })?;
     row(rows, group, "accessor", |_| Ok(space.accessor()?))?;
     let own = || Ok(((), group.clone()));
-    // The root of its table is a page, which is charged beside the heap.
+    // The root of its table is a page, which is charged in addition to the heap.
     let page = PAGE as u64;
     row_in(rows, own, "fork", page, |_, _| Ok(space.fork()?))?;
     space.map(Map::device(Nothing, page))?;

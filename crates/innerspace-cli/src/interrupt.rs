@@ -1,5 +1,5 @@
-//! The temporary folder, which is gone at the end however that comes: by Ctrl-C and similar
-//! signals, too.
+//! The temporary folder, which is removed at the end, however the end comes: also after Ctrl-C and
+//! similar signals.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::stations::Result;
 
 /// Set by Ctrl-C and similar signals. The temporary folder is then being removed, and errors caused
-/// by that are no findings.
+/// by that do not count as findings.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn interrupted() -> bool {

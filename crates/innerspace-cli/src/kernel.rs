@@ -62,9 +62,9 @@ mod unix {
         /// the process.
         pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
             assert!(range.start <= range.end && range.end <= self.len);
-            // SAFETY: the range is inside the mapping, by the assertion. mmap asks of all its users
-            // that nobody changes the file meanwhile, which none can promise. This is used in
-            // short-lived processes that do nothing else.
+            // SAFETY: the range is inside the mapping, by the assertion. mmap requires of all its
+            // users that nobody changes the file meanwhile, which no user can promise. This is used
+            // in short-lived processes that do nothing else.
             unsafe {
                 let start = self.start.cast::<u8>().add(range.start);
                 std::slice::from_raw_parts(start, range.len())

@@ -64,7 +64,7 @@ impl Woken {
         let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
         let mut count = [0_u8; 8];
         // SAFETY: the descriptor is open as long as `self` lives, and at most eight bytes are
-        // written to `count`. It does not block: the descriptor was made so.
+        // written to `count`. It does not block, because the descriptor was made non-blocking.
         unsafe {
             libc::read(
                 self.event.as_raw_fd(),

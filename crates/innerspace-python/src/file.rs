@@ -29,8 +29,8 @@ const CHUNKS: usize = 4;
 #[derive(Debug)]
 pub(crate) struct RawFile {
     pub(crate) file: Detached<PagedFile>,
-    /// Whether its store may take long, as one that is written in Python, or is far away. The
-    /// thread that reads then only waits, and looks at the signals meanwhile.
+    /// Whether its store may take long, because it is written in Python, or is far away. The thread
+    /// that reads then only waits, and looks at the signals meanwhile.
     slow: bool,
 }
 
@@ -61,7 +61,7 @@ impl RawFile {
     }
 
     /// Waits until a range of a slow store is cached, as far as the memory has room for it. Several
-    /// chunks are in flight at a time, each in requests as large as the store likes.
+    /// chunks are in flight at a time, each in requests of the size that the store prefers.
     fn wait_for(&self, py: Python<'_>, offset: u64, len: u64) -> PyResult<()> {
         let block = self.file.block_size();
         let end = offset.saturating_add(len).min(self.file.len());

@@ -1,7 +1,7 @@
 //! The native half of the Python package `innerspace`: files, views and strided copies.
 //!
-//! Python has the shapes: file objects, the rules of indexing, the exceptions. This crate moves the
-//! bytes.
+//! The Python half has the file objects, the rules of indexing and the exceptions. This crate moves
+//! the bytes.
 //!
 //! | file | contents |
 //! |---|---|

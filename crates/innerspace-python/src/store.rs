@@ -80,7 +80,7 @@ fn io_error(raised: PyErr) -> io::Error {
             })
             .flatten();
         match number.map(|number| io::Error::from_raw_os_error(number).kind()) {
-            // A call that fails so would be repeated for ever.
+            // A call that fails with this kind would be repeated for ever.
             None | Some(io::ErrorKind::Interrupted) => io::ErrorKind::Other,
             Some(kind) => kind,
         }

@@ -123,7 +123,7 @@ pub(crate) fn gather(
     let into_len = into.len();
     let mut offsets = offsets.zip(into.chunks_mut(shape.run)).peekable();
     // A reader remembers blocks for small runs; it would only hold memory for large ones. A single
-    // run is one of many calls, whose order is known to the file alone.
+    // run is one of many calls, whose order is known only to the file.
     let is_small = shape.run < file.block_size() as usize;
     let mut reader = (is_small && into_len > shape.run).then(|| file.block_reader());
     while offsets.peek().is_some() {

@@ -27,15 +27,15 @@ use crate::behind::Behind;
 pub enum Fault {
     /// The answer is this status, and an error text as S3 has it. The server does nothing.
     Status(u16),
-    /// The connection is cut after so many bytes of the body.
+    /// The connection is cut after this many bytes of the body.
     CutAfter(usize),
     /// There is no answer, ever.
     Stall,
-    /// After so many bytes of the body nothing follows, ever.
+    /// After this many bytes of the body nothing follows, ever.
     StallAfter(usize),
     /// The answer has one byte fewer than was requested, and says so.
     Shorter,
-    /// The answer is late by so many milliseconds.
+    /// The answer is late by this many milliseconds.
     Late(u64),
     /// The server does what it was asked, and the connection is cut before the answer.
     CutAfterwards,
@@ -302,7 +302,7 @@ pub(crate) async fn serve(front: Arc<Front>, listener: TcpListener) {
         tokio::spawn(async move {
             let service = service_fn(move |request| front.clone().answer(request));
             let connection = hyper::server::conn::http1::Builder::new();
-            // A cut connection is an error here, and wanted.
+            // A cut connection is an error here, and is intended.
             let _ = connection
                 .serve_connection(TokioIo::new(socket), service)
                 .await;

@@ -6,8 +6,8 @@
 //! requests, and notes the greatest number that were in flight at the same time.
 //!
 //! `s3s-fs` does not look at `If-Match` of a GET. The front does it as S3 does: it answers 412 if
-//! the entity tag is another one. [`S3Server::ignore_conditions`] turns that off, for servers that
-//! ignore conditions.
+//! the entity tag differs. [`S3Server::ignore_conditions`] turns that off, for servers that ignore
+//! conditions.
 //!
 //! The same front stands before any other S3 server if `INNERSPACE_TEST_S3` has its address, as
 //! `http://127.0.0.1:7070`. That server must run on this machine, know the key `test-key` with the
@@ -168,7 +168,7 @@ impl S3Server {
         format!("http://{}", self.address)
     }
 
-    /// Returns the environment by which the usual clients find the server.
+    /// Returns the environment through which the usual clients find the server.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         vec![
             ("AWS_ENDPOINT", self.endpoint()),

@@ -1,6 +1,6 @@
-//! A web server on loopback with files that cannot be changed, for clients other than that of S3:
-//! of HTTP, with TLS or without, and of Google Cloud Storage and Azure, whose reads are plain ones
-//! if they are not signed.
+//! A web server on loopback with files that cannot be changed, for clients other than S3's: for
+//! HTTP, with TLS or without, and for Google Cloud Storage and Azure, whose reads are plain ones if
+//! they are not signed.
 //!
 //! Its certificate and key were made for these tests, and protect nothing:
 //!
@@ -123,7 +123,7 @@ async fn serve(socket: impl AsyncRead + AsyncWrite + Unpin, files: &Files) {
         async move { Ok::<_, Infallible>(answer) }
     };
     let connection = hyper::server::conn::http1::Builder::new();
-    // A client that goes away is no fault.
+    // A client that goes away does not count as a fault.
     let _ = connection
         .serve_connection(TokioIo::new(socket), service_fn(answered))
         .await;

@@ -1,7 +1,7 @@
 //! Views over several blocks: a whole file as one slice, and small ones over a block's end.
 //!
-//! The whole file is beside mmap of a file in the kernel's memory, with a load from each page. The
-//! small views are beside such inside a block.
+//! The whole file is compared with mmap of a file in the kernel's memory, with a load from each
+//! page. The small views are compared with small views inside a block.
 
 use std::cell::OnceCell;
 use std::error::Error;

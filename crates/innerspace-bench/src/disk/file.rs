@@ -236,7 +236,7 @@ pub(super) fn check_number(found: u64, at: u64) -> Result<(), String> {
 pub(super) enum Dropped {
     /// All clean pages of the machine.
     All,
-    /// The file's pages alone, without the file system's metadata.
+    /// Only the file's pages, without the file system's metadata.
     FileOnly,
 }
 

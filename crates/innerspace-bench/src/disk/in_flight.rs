@@ -191,8 +191,8 @@ impl Ring {
                             .build()
                     }
                 };
-                // SAFETY: the buffer is the slot's alone until its transfer has landed, and is
-                // freed only when nothing is in flight; the file is open until then.
+                // SAFETY: only the slot uses the buffer until its transfer has landed, and the
+                // buffer is freed only when nothing is in flight; the file is open until then.
                 let pushed = unsafe { self.ring.submission().push(&entry.user_data(slot as u64)) };
                 pushed.expect("the queue has room for all slots");
                 self.in_flight += 1;

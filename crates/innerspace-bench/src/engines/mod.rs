@@ -1,9 +1,9 @@
-//! redb and tantivy on the library, beside their own way to their files at equal memory.
+//! redb and tantivy on the library, compared with their own way to their files, at equal memory.
 //!
 //! | file | content |
 //! |---|---|
-//! | `redb_rows` | inserts, and random reads with cold caches, beside `FileBackend` |
-//! | `tantivy_rows` | queries and merging, beside `MmapDirectory` |
+//! | `redb_rows` | inserts, and random reads with cold caches, compared with `FileBackend` |
+//! | `tantivy_rows` | queries and merging, compared with `MmapDirectory` |
 //!
 //! Each run is a process of its own in a memory cgroup, which counts the kernel's page cache. The
 //! group's limit is the same for both contenders: the row's memory, and room for the program. With

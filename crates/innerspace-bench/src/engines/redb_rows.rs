@@ -1,4 +1,4 @@
-//! redb on `PagedBackend`, beside its own `FileBackend`.
+//! redb on `PagedBackend`, compared with its own `FileBackend`.
 //!
 //! Keys are random, values have 150 bytes, and a transaction inserts 10,000 rows, which the commit
 //! makes durable: each changes about as many pages. Both contenders give redb's own cache the same
@@ -22,8 +22,8 @@ const NAME: &str = "rows.redb";
 /// The memory of these rows; redb's own cache is a part of it.
 const MEMORY: u64 = 32 * MIB;
 const ENGINES_CACHE: u64 = 8 * MIB;
-/// Room for the program: its code, its stacks, and what redb allocates beside its cache, which a
-/// transaction that inserts needs more of. More would be a larger page cache for `FileBackend`, and
+/// Room for the program: its code, its stacks, and what redb allocates besides its cache, of which
+/// a transaction that inserts needs more. More would be a larger page cache for `FileBackend`, and
 /// nothing for the library, whose limit is fixed: with 10 MiB for readers `FileBackend` filled 42.0
 /// MiB, and the library 32.6.
 const INSERTING: u64 = 10 * MIB;

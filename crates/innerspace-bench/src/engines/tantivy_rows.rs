@@ -1,4 +1,4 @@
-//! tantivy on `PagedDirectory`, beside its own `MmapDirectory`.
+//! tantivy on `PagedDirectory`, compared with its own `MmapDirectory`.
 //!
 //! The text is generated: words by Zipf's law, 200 in each document. The queries are of one word,
 //! two words of which both or either have to occur, and two in a row; the text of the ten best
@@ -227,7 +227,7 @@ fn found(searcher: &Searcher, queries: u64) -> Fallible<u64> {
     Ok(sum)
 }
 
-/// Opens the index by the contender's directory.
+/// Opens the index through the contender's directory.
 fn open(task: &Task, advice: Advice, block: u64) -> Fallible<(Index, Option<Memory>)> {
     if !task.ours {
         let directory = MmapDirectory::open_with_madvice(&task.path, advice)?;

@@ -1,4 +1,4 @@
-//! Files in object storage, beside the bare client of the crate `object_store`.
+//! Files in object storage, compared with the bare client of the crate `object_store`.
 //!
 //! | file | content |
 //! |---|---|

@@ -92,7 +92,7 @@ pub(super) fn rows(
         |peak| peak.process,
         LIMIT + BEYOND,
     ))?;
-    // The cached blocks are no part of the heap.
+    // The cached blocks are not a part of the heap.
     rows.add(row(server, folder, heap, |peak| peak.heap, BEYOND))
 }
 

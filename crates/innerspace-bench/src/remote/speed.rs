@@ -76,7 +76,7 @@ pub(super) fn rows(
     Ok(())
 }
 
-/// Returns a source of random pages, `reads` at a time, others for each turn.
+/// Returns a source of random pages, `reads` at a time, and different ones for each turn.
 fn places(reads: u64, turn: u64) -> impl FnMut() -> Vec<u64> {
     let mut seeds = Seeds::default();
     move || Random::new(seeds.next().wrapping_mul(turn)).distinct(reads, PAGES)
@@ -110,8 +110,8 @@ fn scan(file: &PagedFile) -> Result<(), Box<dyn Error>> {
 }
 
 impl Bench<'_> {
-    /// Opens the object with requests of a size of which a memory of this limit has several in
-    /// flight, as `innerspace cat` does.
+    /// Opens the object with requests so small that a memory of this limit has several in flight,
+    /// as `innerspace cat` does.
     fn open(&self, limit: u64) -> Result<ObjectStoreFile, Box<dyn Error>> {
         let options = ObjectStoreFile::options().preferred_size((limit / 64) as usize);
         Ok(options.open_on(self.server.client(), &Key::from(KEY))?)
@@ -122,7 +122,8 @@ impl Bench<'_> {
         file_of(limit, self.open(limit)?)
     }
 
-    /// Reads these pages from [`TASKS`] tasks, each the next that none has taken.
+    /// Reads these pages from [`TASKS`] tasks, each of which takes the next page that no task has
+    /// taken.
     fn by_tasks<R>(
         &self,
         pages: Vec<u64>,

@@ -79,7 +79,7 @@ impl<'t, const N: usize, S: Section> LeafCache<'t, N, S> {
 
 impl<const N: usize, S: Section> Drop for LeafCache<'_, N, S> {
     fn drop(&mut self) {
-        // SAFETY: `new` made the pointer from a box, and this drop alone gives it back.
+        // SAFETY: `new` made the pointer from a box, and only this drop gives it back.
         drop(unsafe { Box::from_raw(self.inner.as_ptr()) });
     }
 }

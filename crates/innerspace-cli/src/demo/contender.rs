@@ -173,7 +173,8 @@ struct Tenants {
     wrong: u64,
 }
 
-/// Runs in a process of its own: the tenants' work before a noisy neighbour and beside it.
+/// Runs in a process of its own: the tenants' work before a noisy neighbour begins, and while it
+/// runs.
 pub(crate) fn contend(arguments: &ContenderArguments) -> Result<()> {
     allow_files_for(arguments.databases + 1, "databases").map_err(|failure| match failure {
         Failure::Run(error) => error,
@@ -306,7 +307,7 @@ impl Tenants {
         Ok(())
     }
 
-    /// Measures so many queries of tenants, chosen at random, and goes on until `is_over`.
+    /// Measures this many queries of tenants, chosen at random, and goes on until `is_over`.
     fn measure(&mut self, queries: u64, is_over: impl Fn() -> bool) -> Result<Latency> {
         let mut times = Vec::new();
         while (times.len() as u64) < queries || (!is_over() && times.len() < MOST_QUERIES) {

@@ -43,7 +43,7 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
         .map_err(|fault| parent.explain(fault))?;
     drop(accessor);
 
-    // As many forks at a time as there is room for beside the parent's tables and the accessors.
+    // As many forks at a time as there is room for besides the parent's tables and the accessors.
     let tables = resident / 256 + 16 * PAGE;
     let room = usable.saturating_sub(resident + tables);
     let alive = (room / (PAGES_A_FORK * PAGE)).clamp(1, FORKS);

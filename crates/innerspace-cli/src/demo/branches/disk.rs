@@ -25,7 +25,7 @@ fn add_one(demo: &Demo, branch: &Branch) -> rusqlite::Result<usize> {
     branch.connection.prepare_cached(update)?.execute([id])
 }
 
-/// Whether the first of a branch's own accounts has what it got, and so many more.
+/// Whether the first of a branch's own accounts has what it was given, and this many more.
 fn has(demo: &Demo, branch: &Branch, more: i64) -> Result<bool> {
     let id = demo.own_rows(branch.number).next().unwrap_or_default();
     let own = demo.own_balance(branch.number);
@@ -100,8 +100,8 @@ fn map(demo: &Demo) -> Result<String> {
     })
 }
 
-/// Runs in a process of its own: reads by SQLite's own mmap what is no longer in the file, and does
-/// not survive it.
+/// Runs in a process of its own: reads, through SQLite's own mmap, what is no longer in the file,
+/// and does not survive that.
 pub(crate) fn map_and_cut_short(path: &Path) -> Result<()> {
     kernel::leave_no_core();
     let database = Connection::open(path)?;

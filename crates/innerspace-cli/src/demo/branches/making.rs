@@ -175,7 +175,7 @@ fn copy(demo: &Demo) -> Result<String> {
         let _ = fs::remove_file(demo.folder.join(format!("copy.db{end}")));
     }
     let left = database::kernel_cached(&demo.path);
-    // What the copy left there is no finding about the library.
+    // What the copy left there does not count as a finding about the library.
     kernel::drop_cache(&File::open(&demo.path)?)?;
     spinner.finish_and_clear();
     let lacks = match has_it {

@@ -45,8 +45,8 @@ pub(crate) struct BranchesArguments {
 /// The accounts that each branch updates: its own, which no other branch touches.
 const OWN_ROWS: u64 = 3;
 
-/// The accounts that were changed by the parent's last transaction before the branches. It is in
-/// the WAL alone.
+/// The accounts that were changed by the parent's last transaction before the branches. It is only
+/// in the WAL.
 const IN_WAL: u64 = 100;
 
 /// The balance that this transaction gave them.
