@@ -232,7 +232,7 @@ fn a_path_that_comes_to_name_another_file_names_that_one() {
         assert_eq!(std::fs::read(path).unwrap(), [byte; 4096]);
         assert_eq!(content(&memory.open_dax_rw(path).unwrap()), byte);
     }
-    // Both handles are of the state that was open.
+    // Both handles still refer to the files that they opened.
     held[0].write_at(&[3; 4096], 0).unwrap();
     assert_eq!(content(&memory.open_dax_rw(&other).unwrap()), 3);
     assert_eq!(held.each_ref().map(content), [3, had[1]]);

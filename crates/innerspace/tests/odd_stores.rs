@@ -240,7 +240,7 @@ fn cut_beside_a_view(memory: &Memory) -> (PagedFile, View) {
     cut_with(memory, |_| ())
 }
 
-/// Does [`cut_beside_a_view`], and calls `before` with the file before it is cut.
+/// Does what [`cut_beside_a_view`] does, and calls `before` with the file before it is cut.
 fn cut_with(memory: &Memory, before: impl FnOnce(&PagedFile)) -> (PagedFile, View) {
     let viewer = Arc::new(Mutex::new(None));
     let store = Watched {

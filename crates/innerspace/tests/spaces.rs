@@ -162,7 +162,7 @@ fn truncate_and_punch_take_translations_away() {
         Ok(0),
         "what was cut off does not come back"
     );
-    // A hole that a file call writes to is no hole to the mapping either.
+    // A hole that a call on the file writes to is no longer a hole to the mapping either.
     assert_eq!(a.load::<u64>(at + 7 * PAGE), Ok(0));
     file.write_at(&7u64.to_le_bytes(), 7 * PAGE).unwrap();
     assert_eq!(a.load::<u64>(at + 7 * PAGE), Ok(7));

@@ -224,7 +224,7 @@ fn what_was_charged_from_one_stock_and_given_back_past_another_was_a_peak() {
     assert_eq!(seen(&tree, top), (0, 0));
     assert_eq!((tree.peak(group).0, tree.peak(top).0), (64, 64));
     assert_eq!(tree.take_peak(group).0, 64);
-    // The same again, but another group has taken over the slot meanwhile.
+    // This does the same, but another group has taken over the slot meanwhile.
     (0..128).for_each(|_| charge(&tree, 0, group, 1));
     let mut other = group;
     while other == group || other.0 % stock::WAYS as u16 != group.0 % stock::WAYS as u16 {
@@ -234,7 +234,7 @@ fn what_was_charged_from_one_stock_and_given_back_past_another_was_a_peak() {
     charge(&tree, 0, other, 1);
     give_back(&tree, 1, group, 128);
     assert_eq!(tree.take_peak(group).0, 128);
-    // The stock of the thread that gives back counts in no peak.
+    // The stock of the thread that gives pages back does not count in any peak.
     charge(&tree, 2, group, 1);
     assert_eq!(tree.take_peak(group).0, 1);
     charge(&tree, 2, group, 65);
@@ -299,7 +299,7 @@ fn a_group_with_stock_is_deleted_and_its_number_free_at_once() {
     assert_eq!(seen(&tree, tree.root()), (0, 0));
     let again = tree.create(tree.root(), "again", None).unwrap();
     assert_eq!(again, group, "its number is used again");
-    // With a page still charged, the deletion waits for that page alone, and for no stock.
+    // With a page still charged, the deletion waits only for that page, and not for any stock.
     charge(&tree, 0, again, 2);
     tree.remove(again).unwrap();
     assert_eq!(seen(&tree, tree.root()), (2, 2));

@@ -12,9 +12,10 @@ use crate::store::FileOpenError;
 
 type AnyError = dyn Error + 'static;
 
-/// Returns an error and, one after the other, those below it: for an error of this library, those
-/// whose text its own text contains, which [`Error::source`] leaves out; for any other, its sources
-/// and what is inside an [`io::Error`].
+/// Returns an error and, one after the other, the errors below it. The text of an error of this
+/// library contains the texts of those below it, so [`Error::source`] leaves them out; they are
+/// returned here. For any other error, its sources are returned, and what is inside an
+/// [`io::Error`].
 ///
 /// ```
 /// use std::io;

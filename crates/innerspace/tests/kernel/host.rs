@@ -26,7 +26,7 @@ struct Pipe {
 
 fn pipe() -> Pipe {
     let mut ends = [0; 2];
-    // SAFETY: there is room for two numbers, and the descriptors that come back are ours alone.
+    // SAFETY: there is room for two numbers, and the descriptors that come back belong only to us.
     unsafe {
         assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
         Pipe {
@@ -146,7 +146,7 @@ impl Host<'_> {
                 replace,
             } => self.map(at, pages, source, allowed, replace),
             Op::Unmap { at, pages } => {
-                // SAFETY: the window is this program's alone, and no Rust object is in it.
+                // SAFETY: only this program uses the window, and no Rust object is in it.
                 told(unsafe { libc::munmap(pointer(at), bytes(at, pages) as usize) })
             }
             Op::Protect { at, pages, allowed } => {
@@ -280,7 +280,7 @@ impl Host<'_> {
 fn remap(at: Place, old: u64, new: u64, to: Option<Place>) -> String {
     let (old, new) = (bytes(at, old) as usize, bytes(at, new) as usize);
     let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: the window is this program's alone, and no Rust object is in it.
+    // SAFETY: only this program uses the window, and no Rust object is in it.
     told_map(unsafe {
         match to {
             None => libc::mremap(pointer(at), old, new, 0),

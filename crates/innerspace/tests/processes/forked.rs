@@ -1,6 +1,6 @@
 //! Children of fork(2), and the end of the process, with requests in flight.
 //!
-//! Every fork is made by a process that was started for this alone.
+//! Every fork is made by a process that was started only for this.
 
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex};

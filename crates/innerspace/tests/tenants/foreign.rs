@@ -96,7 +96,8 @@ impl Rope {
 pub(crate) struct Foreign {
     reads: Conduct,
     writes: Conduct,
-    /// Of what the store says of itself, and of requests in flight; `None`: as most stores.
+    /// What is odd in what the store says of itself, and in its requests in flight; `None` if it is
+    /// like most stores.
     odd: Option<Odd>,
     rope: Rope,
 }

@@ -51,7 +51,7 @@ impl Device for Nothing {
     }
 }
 
-/// A device with a state of so many bytes.
+/// A device with a state of this many bytes.
 struct Stateful(usize);
 
 impl Device for Stateful {

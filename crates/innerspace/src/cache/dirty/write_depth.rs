@@ -4,8 +4,8 @@
 //! as the calls that the store serves at a time, as long as the memory that they hold is a small
 //! part of the nearest limit. Each job claims the next run, which no other job gets, and writes it
 //! as if it were alone. The caller claims runs as well, so that all are written even if no thread
-//! is free. At the end, the caller waits for runs that jobs have claimed, but for no job that has
-//! not begun. A file whose writes are ordered has one run in flight.
+//! is free. At the end, the caller waits for runs that jobs have claimed, but not for jobs that
+//! have not begun. A file whose writes are ordered has one run in flight.
 
 use std::ops::Range;
 

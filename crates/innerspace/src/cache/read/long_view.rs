@@ -253,8 +253,8 @@ impl Handle {
         }
         count(&core.counters.copied_views, 1);
         core.pool.counters.add(Event::ViewCopy, pages);
-        // Published as blocks of no file, viewed, and taken out again: then only the view keeps
-        // them.
+        // The copy's blocks are published without a file, viewed, and taken out again: then only
+        // the view keeps them.
         let order = (copy[0].len() / PAGE_SIZE).trailing_zeros() as u8;
         let mut row = Row::new(&core.pool, order);
         for mut page in copy {

@@ -75,7 +75,7 @@ fn a_file_that_loses_several_blocks_says_so_once() {
         cache.take_errors().iter().map(offset).collect::<Vec<_>>()
     };
     assert!(lost(&[]).is_empty());
-    // The same, with a write of later blocks that succeeds.
+    // This does the same, but a write of later blocks succeeds.
     assert_eq!(lost(&[1]), [1]);
     assert_eq!(lost(&[1, 3, 5]), [5]);
     assert_eq!(lost(&[1, 3, 5, 7]), [7]);

@@ -344,7 +344,7 @@ fn a_tick_in_a_call_of_a_store_puts_no_flush_off() {
     assert_empty(&cache);
 }
 
-/// The same, for blocks that reclaim needs written.
+/// This does the same for blocks that reclaim needs written.
 #[test]
 fn a_tick_in_a_call_of_a_store_forgets_no_write_that_reclaim_wants() {
     let cache = memory(1024);

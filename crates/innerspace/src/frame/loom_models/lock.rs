@@ -167,8 +167,8 @@ fn who_waits_for_a_lock_to_be_clear_is_woken_though_it_is_taken_again() {
     });
 }
 
-// The same for the first waiter, to which a thread that may not pass it hands the lock over. The
-// unlocker comes to the queue last.
+// Here a thread that may not pass the first waiter hands the lock over to it, with the same result.
+// The unlocker comes to the queue last.
 #[test]
 fn who_waits_for_a_lock_to_be_clear_is_woken_though_it_is_handed_over() {
     model(3, || {

@@ -220,7 +220,7 @@ impl<'a> Opened<'a> {
         })
     }
 
-    /// Returns the name of a file that was given open.
+    /// Returns the name of a file that the caller has opened.
     pub(crate) fn path_of(file: &File) -> PathBuf {
         sys::path_of(file).unwrap_or_else(|| PathBuf::from("open file"))
     }

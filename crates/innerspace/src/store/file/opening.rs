@@ -11,11 +11,11 @@ use crate::sys::file as sys;
 
 /// An open that is under way.
 pub(super) struct Opening<'a> {
-    /// The caller's path, or the path of a file that was given open, for messages.
+    /// The caller's path, or the path of a file that the caller has opened, for messages.
     pub(super) path: &'a Path,
     pub(super) access: FileAccess,
     pub(super) lock: FileLock,
-    /// Whether the caller gave the file open, so that its path does not matter.
+    /// Whether the caller has opened the file, so that its path does not matter.
     pub(super) is_given: bool,
 }
 
@@ -36,7 +36,8 @@ impl Opening<'_> {
         options
     }
 
-    /// Checks that a file that the caller gave open is a regular one, opened for the access wanted.
+    /// Checks that a file that the caller has opened is a regular one, opened for the access
+    /// wanted.
     pub(super) fn check_given(&self, file: &File) -> Result<Metadata, FileOpenError> {
         let metadata = self.examine(file)?;
         if let Some(error) = self.wrong_kind(&metadata) {

@@ -6,7 +6,7 @@ use super::{Arguments, Entry};
 use crate::held::Held;
 
 /// Defines the table from accesses of accessors and sessions, from those of accessors alone, and
-/// from calls that are no accesses.
+/// from calls that are not accesses.
 macro_rules! accesses {
     ($held:ident, $with:ident:
         both { $($both:ident, $try_both:ident $(::<$T:ty>)? ($($argument:expr),*);)+ }

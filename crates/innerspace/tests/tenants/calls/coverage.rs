@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::TABLES;
 
-/// Types whose calls are no tenant's, or touch nothing of a memory.
+/// Types whose calls a tenant does not have, or whose calls touch nothing of a memory.
 const OTHERS: [(&str, &[&str]); 4] = [
     (
         "errors, and what is asked of them",

@@ -59,7 +59,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// The call of this number, counted round all tables.
+    /// Returns the call with this number, counted through all tables and around again.
     pub(crate) fn new(which: u16, arguments: u32) -> Call {
         Call { which, arguments }
     }
