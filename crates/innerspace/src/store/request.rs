@@ -176,7 +176,7 @@ impl Request {
         }
     }
 
-    /// Does the request in this thread by the plain calls of `store`, and completes it.
+    /// Serves the request in this thread with the plain calls of `store`, and completes it.
     pub fn run<S: Store + ?Sized>(mut self, store: &S) {
         let offset = self.offset;
         let result = match self.operation {
@@ -305,10 +305,10 @@ impl Batch {
         self.requests.len()
     }
 
-    /// Does the requests by the plain calls of `store`, for stores without a completion form of
-    /// their own. Requests of a memory are done on its threads, as many at the same time as
+    /// Serves the requests with the plain calls of `store`, for stores without a completion form of
+    /// their own. Requests of a memory are served on its threads, as many at the same time as
     /// [`Limits::requests`](super::Limits::requests) says. Requests made by [`Batch::read`] and
-    /// [`Batch::write`] are done in this thread.
+    /// [`Batch::write`] are served in this thread.
     pub fn call<S: Store + ?Sized>(mut self, store: &S) {
         while let Some(mut request) = self.take() {
             let transfer = request.transfer.take().expect("not complete");

@@ -7,7 +7,8 @@
 
 use crate::sync::Mutex;
 
-/// log2 of the most attempts skipped, plus 1.
+/// The number of failures that count: after that many or more, `2^MOST_FAILURES - 1` attempts are
+/// skipped.
 const MOST_FAILURES: u32 = 10;
 
 /// The backoff of one file. An innermost lock, held briefly.

@@ -159,7 +159,7 @@ impl Scan<'_> {
             return;
         }
         let before = self.done.freed.0;
-        // A protected group loses no page more than it may; other groups lose whole clusters.
+        // A protected group loses no more pages than it may; other groups lose whole clusters.
         let (enough, cluster) = match portion.spared.0 {
             0 => {
                 let whole = (size / CLUSTER_PART).clamp(CLUSTER as u64, MOST_CLUSTER);
