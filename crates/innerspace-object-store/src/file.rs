@@ -137,7 +137,7 @@ impl RemoteOptions {
         self
     }
 
-    /// Makes a second request if the first has had no answer after this time, and the limits leave
+    /// Makes a second request if the first is not answered within this time, and the limits leave
     /// room for it. The answer that comes first is taken. Default: never.
     pub fn hedge_after(mut self, after: Duration) -> RemoteOptions {
         self.patience.hedge_after = Some(after);

@@ -62,7 +62,8 @@ struct Inner {
     fetched: Condvar,
     buffers: Buffers,
     counters: Counters,
-    /// A number that no other tier of this machine has had, for stores without a version.
+    /// A number that belongs to no other tier of this machine, now or before, for stores without a
+    /// version.
     salt: u64,
     /// The number of stores that were given the salt.
     salted: AtomicU64,

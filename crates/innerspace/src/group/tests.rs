@@ -372,7 +372,7 @@ fn op() -> impl Strategy<Value = Op> {
 proptest! {
     #![proptest_config(ProptestConfig {
         failure_persistence: None,
-        // Miri is some thousand times slower: one short history.
+        // Miri is some thousand times slower, so it runs one short history.
         cases: if cfg!(miri) { 1 } else { ProptestConfig::default().cases },
         ..ProptestConfig::default()
     })]

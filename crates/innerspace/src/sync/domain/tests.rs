@@ -191,7 +191,7 @@ fn a_word_is_never_reused_while_a_reader_uses_it() {
     }
 }
 
-/// Makes readers of accessors, each of which has had a section.
+/// Makes readers of accessors, each of which has opened a section once.
 fn used(domain: &Arc<Domain>, count: usize) -> Vec<Sections> {
     let binding = CacheBinding::of_nothing();
     let each = |_| {
