@@ -185,10 +185,16 @@ impl Deferred {
             state.waiting -= 1;
         }
     }
+}
 
-    /// Returns whether a thread waits for the calls to end.
-    #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn is_waited_for(&self) -> bool {
-        self.left.state.lock().waiting > 0
+#[cfg(all(test, not(shuttle)))]
+mod for_tests {
+    use super::*;
+
+    impl Deferred {
+        /// Returns whether a thread waits for the calls to end.
+        pub(crate) fn is_waited_for(&self) -> bool {
+            self.left.state.lock().waiting > 0
+        }
     }
 }

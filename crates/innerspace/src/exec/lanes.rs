@@ -353,24 +353,6 @@ impl Workers {
         !self.0.state.lock().ready.is_empty()
     }
 
-    /// Returns the number of threads.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn threads(&self) -> usize {
-        self.0.state.lock().threads
-    }
-
-    /// Ends the threads once they find nothing to do, and waits for that. In a model no time
-    /// passes, so the threads cannot end by themselves after lingering.
-    #[cfg(all(test, any(loom, shuttle)))]
-    pub(crate) fn end_threads(&self) {
-        let mut state = self.0.state.lock();
-        state.has_threads = false;
-        self.0.work.notify_all();
-        while state.threads > 0 {
-            state = self.0.ended.wait(state);
-        }
-    }
-
     /// Waits until no job runs or is queued. In a memory without threads the caller has to deal
     /// with queued jobs.
     #[cfg(any(test, feature = "test-util"))]
@@ -520,24 +502,6 @@ impl Lane {
         }
         runs
     }
-
-    /// Queues a job as if no thread could be started for it.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn push_without_thread(&self, job: Box<dyn Job>) {
-        let mut state = self.workers.0.state.lock();
-        let lane = state
-            .lane(self.key)
-            .expect("a lane lives as long as its handle");
-        lane.queue.push_back((Turn::Shared, job));
-        state.list(self.key);
-    }
-
-    /// Returns the number of jobs in the queue.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn queued(&self) -> usize {
-        let mut state = self.workers.0.state.lock();
-        state.lane(self.key).map_or(0, |lane| lane.queue.len())
-    }
 }
 
 impl Drop for Lane {
@@ -552,6 +516,51 @@ impl Drop for Lane {
         drop(state);
         // Dropped with the lock released, because the jobs may contain foreign code.
         drop(left);
+    }
+}
+
+#[cfg(test)]
+mod for_tests {
+    use super::*;
+
+    impl Workers {
+        /// Returns the number of threads.
+        #[cfg(not(loom))]
+        pub(crate) fn threads(&self) -> usize {
+            self.0.state.lock().threads
+        }
+
+        /// Ends the threads once they find nothing to do, and waits for that. In a model no time
+        /// passes, so the threads cannot end by themselves after lingering.
+        #[cfg(any(loom, shuttle))]
+        pub(crate) fn end_threads(&self) {
+            let mut state = self.0.state.lock();
+            state.has_threads = false;
+            self.0.work.notify_all();
+            while state.threads > 0 {
+                state = self.0.ended.wait(state);
+            }
+        }
+    }
+
+    impl Lane {
+        /// Queues a job as if no thread could be started for it.
+        #[cfg(not(loom))]
+        pub(crate) fn push_without_thread(&self, job: Box<dyn Job>) {
+            let mut state = self.workers.0.state.lock();
+            let lane = state
+                .lane(self.key)
+                .expect("a lane lives as long as its handle");
+            lane.queue.push_back((Turn::Shared, job));
+            state.list(self.key);
+        }
+
+        /// Returns the number of jobs in the queue.
+        #[cfg(not(loom))]
+        pub(crate) fn queued(&self) -> usize {
+            let mut state = self.workers.0.state.lock();
+            state.lane(self.key).map_or(0, |lane| lane.queue.len())
+        }
     }
 }
 

@@ -143,12 +143,6 @@ impl Arena {
         self.memory.advise_pages(Arena::bytes(frames), pages)
     }
 
-    /// Returns how many of these frames the host has memory for.
-    #[cfg(all(test, target_os = "linux", not(any(portable, miri, shuttle))))]
-    pub(super) fn resident(&self, frames: Range<u32>) -> usize {
-        self.memory.resident_pages(Arena::bytes(frames))
-    }
-
     /// Panics because `id` is not a frame of this arena.
     #[cold]
     pub(super) fn outside(&self, id: FrameId) -> ! {
@@ -174,4 +168,16 @@ impl Arena {
 #[inline(never)]
 fn outside(id: FrameId, frames: u32) -> ! {
     panic!("{id:?} is outside the arena of {frames} frames");
+}
+
+#[cfg(all(test, target_os = "linux", not(any(portable, miri, shuttle))))]
+mod for_tests {
+    use super::*;
+
+    impl Arena {
+        /// Returns for how many of some frames the host has memory.
+        pub(crate) fn resident(&self, frames: Range<u32>) -> usize {
+            self.memory.resident_pages(Arena::bytes(frames))
+        }
+    }
 }

@@ -168,24 +168,6 @@ impl Frames {
         self.allocator.free_frames()
     }
 
-    /// Returns the number of magazines that have frames.
-    #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn magazines_in_use(&self) -> usize {
-        self.allocator.magazines_in_use()
-    }
-
-    /// Returns how many times magazines were emptied.
-    #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn magazine_drains(&self) -> u32 {
-        self.allocator.drains()
-    }
-
-    /// Returns the number of free frames in buddy lists.
-    #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn listed_frames(&self) -> u32 {
-        self.allocator.listed_frames()
-    }
-
     /// Returns the number of frames that only [`Source::Reserve`] may take.
     pub(crate) fn reserve(&self) -> u32 {
         self.allocator.reserve()
@@ -303,23 +285,6 @@ impl Frames {
         self.allocator.give_to_lists(&self.metas, ids);
     }
 
-    /// Makes a block owned again. The caller has frozen it, or dropped its last hold.
-    #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn own(&self, id: FrameId) -> OwnedFrame<'_> {
-        let meta = self.meta(id);
-        assert_eq!(meta.hold.load(), HoldState::NONE, "I1: {id:?} is held");
-        assert!(meta.kind().is_live(), "I1: {id:?} is {:?}", meta.kind());
-        meta.set_kind(Kind::Owned);
-        OwnedFrame::new(self, id, meta.order(), Bytes::Unknown)
-    }
-
-    /// Returns the free frames of all magazines to the buddy lists. `alloc` does so before it gives
-    /// up, if that may help.
-    #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn drain_magazines(&self) {
-        drop(self.allocator.drain_magazines(&self.metas));
-    }
-
     /// Returns a frame's metadata.
     #[inline]
     pub(crate) fn meta(&self, id: FrameId) -> &Meta {
@@ -410,11 +375,6 @@ impl Frames {
 
     pub(super) fn arena(&self) -> &Arena {
         &self.arena
-    }
-
-    #[cfg(all(test, target_os = "linux", not(any(portable, miri, shuttle))))]
-    pub(super) fn metas_array(&self) -> &ZeroedArray<Meta> {
-        &self.metas
     }
 
     /// Gives back the memory of the metadata of frames that are all holes. The caller holds the
@@ -578,6 +538,48 @@ impl Frames {
     /// Returns the wait table, for its counters.
     pub(crate) fn waits(&self) -> &WaitTable {
         &self.waits
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod for_tests {
+    use super::*;
+
+    impl Frames {
+        /// Returns the number of magazines that have frames.
+        pub(crate) fn magazines_in_use(&self) -> usize {
+            self.allocator.magazines_in_use()
+        }
+
+        /// Returns how many times magazines were emptied.
+        pub(crate) fn magazine_drains(&self) -> u32 {
+            self.allocator.drains()
+        }
+
+        /// Returns the number of free frames in buddy lists.
+        pub(crate) fn listed_frames(&self) -> u32 {
+            self.allocator.listed_frames()
+        }
+
+        /// Makes a block owned again. The caller has frozen it, or dropped its last hold.
+        pub(crate) fn own(&self, id: FrameId) -> OwnedFrame<'_> {
+            let meta = self.meta(id);
+            assert_eq!(meta.hold.load(), HoldState::NONE, "I1: {id:?} is held");
+            assert!(meta.kind().is_live(), "I1: {id:?} is {:?}", meta.kind());
+            meta.set_kind(Kind::Owned);
+            OwnedFrame::new(self, id, meta.order(), Bytes::Unknown)
+        }
+
+        /// Returns the free frames of all magazines to the buddy lists. `alloc` does so before it
+        /// gives up, if that may help.
+        pub(crate) fn drain_magazines(&self) {
+            drop(self.allocator.drain_magazines(&self.metas));
+        }
+
+        #[cfg(all(target_os = "linux", not(any(portable, miri))))]
+        pub(in crate::frame) fn metas_array(&self) -> &ZeroedArray<Meta> {
+            &self.metas
+        }
     }
 }
 

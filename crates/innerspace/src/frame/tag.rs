@@ -47,12 +47,6 @@ impl Tag {
     pub(crate) fn is_somewhere(self) -> bool {
         self.0 & NOWHERE == 0
     }
-
-    /// Returns the tag as a number.
-    #[cfg(all(test, not(any(loom, shuttle))))]
-    pub(crate) fn number(self) -> u64 {
-        self.0
-    }
 }
 
 /// The tags of one file's blocks.
@@ -170,4 +164,16 @@ pub(crate) enum HeldOf {
     Other,
     /// The caller has no hold: the frame is another block, or cannot be held.
     Refused,
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod for_tests {
+    use super::*;
+
+    impl Tag {
+        /// Returns the tag as a number.
+        pub(crate) fn number(self) -> u64 {
+            self.0
+        }
+    }
 }

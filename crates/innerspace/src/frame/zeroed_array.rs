@@ -104,21 +104,6 @@ impl<T: Zeroed> ZeroedArray<T> {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
-impl<T: Zeroed> ZeroedArray<T> {
-    /// Returns the number of pages in which some byte is not zero. No other thread uses the array.
-    pub(super) fn pages_in_use(&self) -> usize {
-        let bytes = self.len * size_of::<T>();
-        // SAFETY: the mapping has as many bytes, all initialised, and the test changes none
-        // meanwhile.
-        let bytes = unsafe { std::slice::from_raw_parts(self.memory.base(), bytes) };
-        let pages = bytes.chunks(crate::PAGE_SIZE);
-        pages
-            .filter(|page| page.iter().any(|byte| *byte != 0))
-            .count()
-    }
-}
-
 impl<T: Zeroed> Deref for ZeroedArray<T> {
     type Target = [T];
 
@@ -133,5 +118,25 @@ impl<T: Zeroed> Deref for ZeroedArray<T> {
     #[cfg(shuttle)]
     fn deref(&self) -> &[T] {
         &self.0
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod for_tests {
+    use super::*;
+
+    impl<T: Zeroed> ZeroedArray<T> {
+        /// Returns the number of pages in which some byte is not zero. No other thread uses the
+        /// array.
+        pub(crate) fn pages_in_use(&self) -> usize {
+            let bytes = self.len * size_of::<T>();
+            // SAFETY: the mapping has as many bytes, all initialised, and the test changes none
+            // meanwhile.
+            let bytes = unsafe { std::slice::from_raw_parts(self.memory.base(), bytes) };
+            let pages = bytes.chunks(crate::PAGE_SIZE);
+            pages
+                .filter(|page| page.iter().any(|byte| *byte != 0))
+                .count()
+        }
     }
 }

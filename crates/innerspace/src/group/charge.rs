@@ -120,18 +120,6 @@ impl GroupTree {
         })
     }
 
-    /// Like [`GroupTree::try_charge`], with a given thread number. For tests of other modules,
-    /// where no other thread has this number.
-    #[cfg(all(test, not(any(loom, shuttle))))]
-    pub(crate) fn try_charge_as(
-        &self,
-        number: usize,
-        group: GroupId,
-        pages: PageCount,
-    ) -> Result<Charge<'_>, Refused> {
-        self.try_charge_at(number, group, pages)
-    }
-
     /// Like [`GroupTree::try_charge`], by the thread with this number.
     #[inline(always)]
     pub(super) fn try_charge_at(
@@ -366,5 +354,23 @@ impl GroupTree {
     /// Gives back the stocks of `group` and of the groups below it.
     pub(crate) fn drain_stocks(&self, group: GroupId) {
         self.stocks.drain(self, thread_number(), group);
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod for_tests {
+    use super::*;
+
+    impl GroupTree {
+        /// Like [`GroupTree::try_charge`], with a given thread number. For tests of other modules,
+        /// where no other thread has this number.
+        pub(crate) fn try_charge_as(
+            &self,
+            number: usize,
+            group: GroupId,
+            pages: PageCount,
+        ) -> Result<Charge<'_>, Refused> {
+            self.try_charge_at(number, group, pages)
+        }
     }
 }

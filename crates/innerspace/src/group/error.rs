@@ -238,12 +238,6 @@ impl fmt::Display for LimitError {
 }
 
 impl Holders {
-    /// Returns the sum of all pages counted here.
-    #[cfg(test)]
-    pub(crate) fn counted(&self) -> PageCount {
-        PageCount(self.rows().iter().map(|(pages, _)| pages.0).sum())
-    }
-
     fn rows(&self) -> [(PageCount, String); 7] {
         let views = match self.views {
             1 => "pinned by 1 view".to_string(),
@@ -453,6 +447,18 @@ const _: () = assert!(
     PAGE_SIZE == 4096,
     "the texts of this module name pages of 4 KiB"
 );
+
+#[cfg(test)]
+mod for_tests {
+    use super::*;
+
+    impl Holders {
+        /// Returns the sum of all pages counted here.
+        pub(crate) fn counted(&self) -> PageCount {
+            PageCount(self.rows().iter().map(|(pages, _)| pages.0).sum())
+        }
+    }
+}
 
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests;

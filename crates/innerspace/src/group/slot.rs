@@ -32,16 +32,6 @@ impl Batches {
         }
     }
 
-    /// Returns sizes with which every batch has this many pages.
-    #[cfg(test)]
-    pub(super) fn fixed(pages: u32) -> Batches {
-        Batches {
-            first: pages,
-            largest: pages,
-            all: u64::MAX,
-        }
-    }
-
     /// Returns the size of the next batch of the slot `word`: twice the last one, but no more than
     /// the distance to the nearest limit allows, and no more than the slot's share among the
     /// `large` other slots that may hold more than a first batch.
@@ -125,5 +115,21 @@ impl Slot {
             return None;
         }
         self.0.checked_sub(pages << COUNT).map(Slot)
+    }
+}
+
+#[cfg(test)]
+mod for_tests {
+    use super::*;
+
+    impl Batches {
+        /// Returns sizes with which every batch has this many pages.
+        pub(crate) fn fixed(pages: u32) -> Batches {
+            Batches {
+                first: pages,
+                largest: pages,
+                all: u64::MAX,
+            }
+        }
     }
 }

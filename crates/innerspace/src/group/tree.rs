@@ -155,12 +155,6 @@ impl GroupTree {
         *self.reclaimer.lock() = Some(reclaimer);
     }
 
-    /// Returns the root, which stands for the whole memory.
-    #[cfg(test)]
-    pub(crate) fn root(&self) -> GroupId {
-        GroupId::ROOT
-    }
-
     /// Returns the counters of a group that exists or existed, by two loads.
     #[inline]
     pub(super) fn node(&self, id: GroupId) -> &Node {
@@ -186,17 +180,6 @@ impl GroupTree {
             below: 0,
             heap,
         });
-    }
-
-    /// Creates a group below `parent`. With `max` `None`, only the groups above limit it.
-    #[cfg(test)]
-    pub(crate) fn create(
-        &self,
-        parent: GroupId,
-        name: &str,
-        max: Option<PageCount>,
-    ) -> Result<GroupId, GroupError> {
-        self.create_paid(parent, name, max, 0)
     }
 
     /// Creates a group below `parent`. On success `parent` is charged for `heap` bytes until the
@@ -531,16 +514,6 @@ impl GroupTree {
         self.watchers.tell(|group| self.events(group))
     }
 
-    /// Calls the callbacks of [`GroupTree::due_watchers`].
-    #[cfg(test)]
-    pub(crate) fn call_watchers(&self) {
-        let mut panics = crate::sync::panics::Panics::default();
-        for (_, call) in self.due_watchers() {
-            panics.catch(call);
-        }
-        panics.go_on();
-    }
-
     /// Adds `change` to the number of page-table and index nodes among this group's own charge.
     pub(crate) fn count_tables(&self, id: GroupId, change: i64) {
         // Adding a negative number wraps, and so subtracts. Readers see a sum of whole changes.
@@ -589,3 +562,34 @@ fn check_minimum(
 
 /// A shared tree, which outlives its [`super::Group`] handles.
 pub(crate) type SharedTree = Arc<GroupTree>;
+
+#[cfg(test)]
+mod for_tests {
+    use super::*;
+
+    impl GroupTree {
+        /// Returns the root, which stands for the whole memory.
+        pub(crate) fn root(&self) -> GroupId {
+            GroupId::ROOT
+        }
+
+        /// Creates a group below `parent`. With `max` `None`, only the groups above limit it.
+        pub(crate) fn create(
+            &self,
+            parent: GroupId,
+            name: &str,
+            max: Option<PageCount>,
+        ) -> Result<GroupId, GroupError> {
+            self.create_paid(parent, name, max, 0)
+        }
+
+        /// Calls the callbacks of [`GroupTree::due_watchers`].
+        pub(crate) fn call_watchers(&self) {
+            let mut panics = crate::sync::panics::Panics::default();
+            for (_, call) in self.due_watchers() {
+                panics.catch(call);
+            }
+            panics.go_on();
+        }
+    }
+}

@@ -5,8 +5,6 @@ use std::time::Duration;
 use super::background::Background;
 use super::defer::RetireQueue;
 use super::evict::Progress;
-#[cfg(all(test, not(shuttle)))]
-use super::lists::ListSizes;
 use super::lists::{Evictable, EvictionPolicy, Lru, LruState, Refault, pages_of, thread_batch};
 use super::owners::{LeftShadow, Owner, OwnerId, Owners, Shadows};
 use super::sampling::{MissCurve, SAMPLER_BYTES, Sampler};
@@ -34,19 +32,6 @@ pub(crate) struct PoolOptions {
     pub(crate) policy: EvictionPolicy,
     /// Whether uses of file blocks are sampled for a miss curve. The sample is charged to the root.
     pub(crate) sampling: bool,
-}
-
-impl PoolOptions {
-    /// Returns the usual options for `frames` usable frames.
-    #[cfg(test)]
-    pub(crate) fn new(frames: u32) -> PoolOptions {
-        PoolOptions {
-            arena: ArenaOptions::new(frames),
-            barrier: None,
-            policy: EvictionPolicy::default(),
-            sampling: false,
-        }
-    }
 }
 
 /// Frames, groups, lists and deferred work of one memory. See the module's documentation.
@@ -347,12 +332,6 @@ impl Pool {
         self.lru.set_evictable(&self.frames, id, evictable);
     }
 
-    /// Returns how many pages are on the lists of one group, without the groups below it.
-    #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn list_sizes(&self, group: GroupId) -> ListSizes {
-        self.lru.sizes(group)
-    }
-
     /// Moves the frames that wait in batches to their lists, so that gauges count them.
     pub(crate) fn settle_lists(&self) {
         self.lru.drain_batches(&self.frames);
@@ -400,12 +379,6 @@ impl Pool {
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn is_flushable(&self, id: OwnerId) -> bool {
         self.owners.is_flushable(id)
-    }
-
-    /// Returns how many shadows all files together may have.
-    #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn most_shadows(&self) -> usize {
-        self.shadows.most()
     }
 
     /// Notes that `owner` evicted blocks and left these shadows in its index, oldest first. For
@@ -514,12 +487,6 @@ impl Pool {
         }
     }
 
-    /// Whether a thread is waiting for entries that another took out of the retire queue.
-    #[cfg(all(test, not(loom), not(shuttle)))]
-    pub(crate) fn is_retired_waited_for(&self) -> bool {
-        self.retired.is_waited_for()
-    }
-
     /// Returns the number of ticks so far: the time stamp of dirty blocks.
     pub(crate) fn now(&self) -> u64 {
         self.background.now()
@@ -549,12 +516,6 @@ impl Pool {
     pub(crate) fn wait_for_work(&self, at_most: Duration) {
         self.background.wait_for_work(at_most);
     }
-
-    /// Whether a step is requested, so that the service thread would not sleep.
-    #[cfg(all(test, not(loom), not(shuttle)))]
-    pub(crate) fn is_kicked(&self) -> bool {
-        self.background.is_kicked()
-    }
 }
 
 impl ViewOwner for Pool {
@@ -579,5 +540,50 @@ impl ViewOwner for Pool {
             me.free(id);
         }
         drop((own, me));
+    }
+}
+
+#[cfg(test)]
+mod for_tests {
+    use super::*;
+    #[cfg(not(shuttle))]
+    use crate::reclaim::lists::ListSizes;
+
+    impl PoolOptions {
+        /// Returns the usual options for `frames` usable frames.
+        pub(crate) fn new(frames: u32) -> PoolOptions {
+            PoolOptions {
+                arena: ArenaOptions::new(frames),
+                barrier: None,
+                policy: EvictionPolicy::default(),
+                sampling: false,
+            }
+        }
+    }
+
+    impl Pool {
+        /// Returns how many pages are on the lists of one group, without the groups below it.
+        #[cfg(not(shuttle))]
+        pub(crate) fn list_sizes(&self, group: GroupId) -> ListSizes {
+            self.lru.sizes(group)
+        }
+
+        /// Returns how many shadows all files together may have.
+        #[cfg(not(shuttle))]
+        pub(crate) fn most_shadows(&self) -> usize {
+            self.shadows.most()
+        }
+
+        /// Whether a thread is waiting for entries that another took out of the retire queue.
+        #[cfg(all(not(loom), not(shuttle)))]
+        pub(crate) fn is_retired_waited_for(&self) -> bool {
+            self.retired.is_waited_for()
+        }
+
+        /// Whether a step is requested, so that the service thread would not sleep.
+        #[cfg(all(not(loom), not(shuttle)))]
+        pub(crate) fn is_kicked(&self) -> bool {
+            self.background.is_kicked()
+        }
     }
 }

@@ -158,19 +158,6 @@ impl Domain {
         }
     }
 
-    /// Makes a reader that caches nothing and is online.
-    #[cfg(test)]
-    pub(crate) fn register(domain: &Arc<Domain>) -> Sections {
-        #[cfg_attr(not(loom), expect(unused_mut))]
-        let mut sections = Domain::register_at(domain, CacheBinding::of_nothing(), NO_OWNER);
-        domain.bring_online(&mut domain.participants.lock(), &sections.participant);
-        #[cfg(loom)]
-        {
-            sections.stays_online = true;
-        }
-        sections
-    }
-
     /// Returns the process that made the domain, unless that is the calling process.
     #[inline]
     pub(crate) fn foreign_maker(&self) -> Option<Process> {
@@ -182,12 +169,6 @@ impl Domain {
     /// After the call, what was made unreachable before it can be reused.
     pub(crate) fn synchronize_with(&self, may_hold: impl Fn(u64) -> bool) {
         self.grace(may_hold, SessionWait::ToTheEnd);
-    }
-
-    /// Waits like `synchronize_with`, for the sessions of all owners.
-    #[cfg(test)]
-    pub(crate) fn synchronize(&self) {
-        self.synchronize_with(|_| true);
     }
 
     /// Waits like `synchronize_with`, but for a session only as long as a session in use takes to
@@ -586,5 +567,29 @@ fn leave_all(sessions: &mut Vec<OpenSession>) {
         participant.request();
         // Release, as in `Sections::leave`.
         participant.set_state(CLOSED, open.mode);
+    }
+}
+
+#[cfg(test)]
+mod for_tests {
+    use super::*;
+
+    impl Domain {
+        /// Makes a reader that caches nothing and is online.
+        pub(crate) fn register(domain: &Arc<Domain>) -> Sections {
+            #[cfg_attr(not(loom), expect(unused_mut))]
+            let mut sections = Domain::register_at(domain, CacheBinding::of_nothing(), NO_OWNER);
+            domain.bring_online(&mut domain.participants.lock(), &sections.participant);
+            #[cfg(loom)]
+            {
+                sections.stays_online = true;
+            }
+            sections
+        }
+
+        /// Waits like `synchronize_with`, for the sessions of all owners.
+        pub(crate) fn synchronize(&self) {
+            self.synchronize_with(|_| true);
+        }
     }
 }

@@ -140,22 +140,6 @@ impl Mapping {
     }
 }
 
-#[cfg(all(test, target_os = "linux", not(any(portable, miri, loom, shuttle))))]
-impl Mapping {
-    /// Returns how many host pages of a range, which begins and ends with one, have memory.
-    pub(crate) fn resident_pages(&self, range: Range<usize>) -> usize {
-        assert!(range.start <= range.end && range.end <= self.len);
-        let mut pages = vec![0_u8; range.len() / host_page_size()];
-        // SAFETY: the range is inside the mapping, and there is a byte for each of its pages.
-        let result = unsafe {
-            let start = self.base.add(range.start).as_ptr();
-            libc::mincore(start.cast(), range.len(), pages.as_mut_ptr())
-        };
-        assert_eq!(result, 0, "mincore");
-        pages.iter().filter(|page| **page & 1 == 1).count()
-    }
-}
-
 impl Drop for Mapping {
     fn drop(&mut self) {
         // A child may not have the mapping, and may have another one in its place.
@@ -356,6 +340,26 @@ fn lowest_limit(top: &Path, path: &str, file: &str) -> Option<u64> {
         .filter_map(|text| text.trim().parse().ok())
         .filter(|limit| *limit < 1 << 62)
         .min()
+}
+
+#[cfg(all(test, target_os = "linux", not(any(portable, miri, loom, shuttle))))]
+mod for_tests {
+    use super::*;
+
+    impl Mapping {
+        /// Returns how many host pages of a range, which begins and ends with one, have memory.
+        pub(crate) fn resident_pages(&self, range: Range<usize>) -> usize {
+            assert!(range.start <= range.end && range.end <= self.len);
+            let mut pages = vec![0_u8; range.len() / host_page_size()];
+            // SAFETY: the range is inside the mapping, and there is a byte for each of its pages.
+            let result = unsafe {
+                let start = self.base.add(range.start).as_ptr();
+                libc::mincore(start.cast(), range.len(), pages.as_mut_ptr())
+            };
+            assert_eq!(result, 0, "mincore");
+            pages.iter().filter(|page| **page & 1 == 1).count()
+        }
+    }
 }
 
 #[cfg(all(test, not(shuttle)))]

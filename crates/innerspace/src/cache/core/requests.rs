@@ -16,16 +16,21 @@ impl Requests {
             store_calls,
         }
     }
+}
 
-    /// Returns how many threads sleep in `FileCore::wait_made`.
-    #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn waiting(&self) -> u32 {
-        self.in_flight.waiting()
-    }
+#[cfg(all(test, not(shuttle)))]
+mod for_tests {
+    use super::*;
 
-    /// Returns the number of requests in flight.
-    #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn in_flight(&self) -> usize {
-        self.in_flight.len()
+    impl Requests {
+        /// Returns how many threads sleep in `FileCore::wait_made`.
+        pub(crate) fn waiting(&self) -> u32 {
+            self.in_flight.waiting()
+        }
+
+        /// Returns the number of requests in flight.
+        pub(crate) fn in_flight(&self) -> usize {
+            self.in_flight.len()
+        }
     }
 }

@@ -146,12 +146,6 @@ impl FileStore {
         self.aside.clone()
     }
 
-    /// Notes that a call to the store has used another file.
-    #[cfg(all(test, not(loom), not(shuttle)))]
-    pub(crate) fn note_use(&self) {
-        self.uses_files.store(true, Ordering::Relaxed);
-    }
-
     /// Returns how many requests the store serves at a time.
     pub(crate) fn requests(&self) -> u32 {
         self.at_a_time
@@ -160,5 +154,17 @@ impl FileStore {
     /// Returns the largest request in blocks.
     pub(crate) fn request_blocks(&self) -> u64 {
         self.request_blocks
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod for_tests {
+    use super::*;
+
+    impl FileStore {
+        /// Notes that a call to the store has used another file.
+        pub(crate) fn note_use(&self) {
+            self.uses_files.store(true, Ordering::Relaxed);
+        }
     }
 }

@@ -77,12 +77,6 @@ impl<T: Copy + PartialEq> Runs<T> {
         self.runs_in(0..u64::MAX)
     }
 
-    /// Returns all blocks in ascending order.
-    #[cfg(all(test, not(loom), not(shuttle)))]
-    pub(crate) fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
-        self.all().flat_map(|(blocks, _)| blocks)
-    }
-
     /// Adds blocks. None of them is in the set yet.
     pub(crate) fn note_run(&mut self, blocks: Range<u64>, note: T) {
         self.blocks += (blocks.end - blocks.start) as usize;
@@ -203,6 +197,18 @@ impl Runs<Dirty> {
         let end = block + 1;
         self.runs.insert(block, Run { end, note });
         self.blocks += 1;
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod for_tests {
+    use super::*;
+
+    impl<T: Copy + PartialEq> Runs<T> {
+        /// Returns all blocks in ascending order.
+        pub(crate) fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
+            self.all().flat_map(|(blocks, _)| blocks)
+        }
     }
 }
 

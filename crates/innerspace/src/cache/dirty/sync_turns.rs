@@ -156,11 +156,17 @@ impl Syncs {
     pub(crate) fn take_wanted(&self) {
         self.wanted.store(false, Ordering::Relaxed);
     }
+}
 
-    /// Returns how many threads wait for the running sync to end.
-    #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn waiting(&self) -> u32 {
-        self.state.lock().waiting
+#[cfg(all(test, not(shuttle)))]
+mod for_tests {
+    use super::*;
+
+    impl Syncs {
+        /// Returns how many threads wait for the running sync to end.
+        pub(crate) fn waiting(&self) -> u32 {
+            self.state.lock().waiting
+        }
     }
 }
 

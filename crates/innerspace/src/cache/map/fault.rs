@@ -128,14 +128,6 @@ impl LockedBlock {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
-impl LockedBlock {
-    /// Returns the metadata of the first frame.
-    pub(crate) fn meta(&self) -> &crate::frame::Meta {
-        self.core.frames().meta(self.frame)
-    }
-}
-
 impl Drop for LockedBlock {
     fn drop(&mut self) {
         self.core.frames().unlock(self.frame);
@@ -365,4 +357,16 @@ fn head_of_page(core: &FileCore, page: u64, frame: FrameId) -> Option<FrameId> {
     let meta = core.frames().meta(head);
     let is_own = meta.kind() == Kind::Cached && meta.owner() == core.id.owner.0;
     (is_own && meta.index() == page >> core.id.order).then_some(head)
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod for_tests {
+    use super::*;
+
+    impl LockedBlock {
+        /// Returns the metadata of the first frame.
+        pub(crate) fn meta(&self) -> &crate::frame::Meta {
+            self.core.frames().meta(self.frame)
+        }
+    }
 }

@@ -169,16 +169,6 @@ impl BlockReader {
             core.put(oldest.frame);
         }
     }
-
-    /// Returns the remembered blocks, the most recent first.
-    #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn remembered(&self) -> Vec<u64> {
-        self.recent
-            .known()
-            .iter()
-            .map(|known| known.block)
-            .collect()
-    }
 }
 
 impl Recent {
@@ -303,5 +293,21 @@ impl fmt::Debug for BlockReader {
             self.recent.len,
             self.file.name()
         )
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod for_tests {
+    use super::*;
+
+    impl BlockReader {
+        /// Returns the remembered blocks, the most recent first.
+        pub(crate) fn remembered(&self) -> Vec<u64> {
+            self.recent
+                .known()
+                .iter()
+                .map(|known| known.block)
+                .collect()
+        }
     }
 }

@@ -101,12 +101,6 @@ impl std::fmt::Debug for Cache {
 }
 
 impl Cache {
-    /// Creates a cache with no files on a pool.
-    #[cfg(test)]
-    pub(crate) fn new(pool: &Arc<Pool>) -> Arc<Cache> {
-        Cache::with_root(pool, pool.root_group())
-    }
-
     /// Creates a cache with no files on a pool. `root` is the pool's root group.
     pub(crate) fn with_root(pool: &Arc<Pool>, root: Group) -> Arc<Cache> {
         let workers = Workers::new();
@@ -247,12 +241,6 @@ impl Cache {
     /// Notes that the store of a file that is being closed has taken some bytes.
     pub(super) fn note_written_at_end(&self) {
         self.written_at_end.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Whether a thread is waiting in [`Cache::wait_deferred`].
-    #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn is_deferred_waited_for(&self) -> bool {
-        self.deferred.is_waited_for()
     }
 
     /// Marks this thread as keeping a space alive for a moment, without a handle.
@@ -531,10 +519,28 @@ impl Cache {
         }
         self.task_lanes.get(About::Object(address), payer, limit)
     }
+}
 
-    /// Returns the number of jobs in queues, wanted or not.
-    #[cfg(all(test, not(shuttle)))]
-    pub(super) fn queued(&self) -> usize {
-        self.workers.queued()
+#[cfg(test)]
+mod for_tests {
+    use super::*;
+
+    impl Cache {
+        /// Creates a cache with no files on a pool.
+        pub(crate) fn new(pool: &Arc<Pool>) -> Arc<Cache> {
+            Cache::with_root(pool, pool.root_group())
+        }
+
+        /// Whether a thread is waiting in [`Cache::wait_deferred`].
+        #[cfg(not(shuttle))]
+        pub(crate) fn is_deferred_waited_for(&self) -> bool {
+            self.deferred.is_waited_for()
+        }
+
+        /// Returns the number of jobs in queues, wanted or not.
+        #[cfg(not(shuttle))]
+        pub(crate) fn queued(&self) -> usize {
+            self.workers.queued()
+        }
     }
 }

@@ -146,12 +146,6 @@ impl<'p> PoolFrames<'p> {
         }
     }
 
-    /// Returns the number of frames that are left.
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.frames.len()
-    }
-
     /// Like [`Singles::stream_in`].
     pub(crate) fn stream_in(&mut self, pages: &[[u8; PAGE_SIZE]]) -> bool {
         self.frames.stream_in(pages)
@@ -163,5 +157,17 @@ impl<'p> PoolFrames<'p> {
         let frame = self.frames.next()?;
         let charge = self.charge.split(PageCount(1));
         Some(PoolFrame::new(self.pool, frame, charge))
+    }
+}
+
+#[cfg(test)]
+mod for_tests {
+    use super::*;
+
+    impl<'p> PoolFrames<'p> {
+        /// Returns the number of frames that are left.
+        pub(crate) fn len(&self) -> usize {
+            self.frames.len()
+        }
     }
 }

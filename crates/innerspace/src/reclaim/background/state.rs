@@ -228,10 +228,16 @@ impl Background {
         // Acquire, and a swap: pairs with each `kick` up to here.
         self.wanted.swap(false, Ordering::Acquire);
     }
+}
 
-    /// Whether a step is requested, so that the service thread would not sleep.
-    #[cfg(all(test, not(loom), not(shuttle)))]
-    pub(crate) fn is_kicked(&self) -> bool {
-        self.wanted.load(Ordering::Relaxed)
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod for_tests {
+    use super::*;
+
+    impl Background {
+        /// Whether a step is requested, so that the service thread would not sleep.
+        pub(crate) fn is_kicked(&self) -> bool {
+            self.wanted.load(Ordering::Relaxed)
+        }
     }
 }

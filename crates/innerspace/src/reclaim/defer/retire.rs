@@ -193,11 +193,17 @@ impl<T> RetireQueue<T> {
             state.waiting -= 1;
         }
     }
+}
 
-    /// Whether a thread is waiting for a batch that another one frees.
-    #[cfg(all(test, not(loom), not(shuttle)))]
-    pub(crate) fn is_waited_for(&self) -> bool {
-        self.state.lock().waiting > 0
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod for_tests {
+    use super::*;
+
+    impl<T> RetireQueue<T> {
+        /// Whether a thread is waiting for a batch that another one frees.
+        pub(crate) fn is_waited_for(&self) -> bool {
+            self.state.lock().waiting > 0
+        }
     }
 }
 

@@ -44,12 +44,6 @@ impl Shadows {
         }
     }
 
-    /// Returns how many shadows all files together may have.
-    #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn most(&self) -> usize {
-        self.most
-    }
-
     /// Appends shadows, and returns those that were dropped at the front to make room.
     pub(crate) fn push(&self, owner: OwnerId, left: &[LeftShadow]) -> Vec<(OwnerId, LeftShadow)> {
         let mut fallen = Vec::new();
@@ -63,5 +57,17 @@ impl Shadows {
             entries.push_back(Entry { block, mark, owner });
         }
         fallen
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod for_tests {
+    use super::*;
+
+    impl Shadows {
+        /// Returns how many shadows all files together may have.
+        pub(crate) fn most(&self) -> usize {
+            self.most
+        }
     }
 }

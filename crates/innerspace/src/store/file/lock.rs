@@ -38,11 +38,6 @@ impl LockedFile {
         self.name.sync()
     }
 
-    #[cfg(test)]
-    pub(super) fn name(&self) -> &NewName {
-        &self.name
-    }
-
     /// Takes the exclusive lock, or one that others may share. The lock lasts until it is released,
     /// or until every process that has inherited the file has closed it.
     pub(super) fn lock(&mut self, shared: bool, metadata: &Metadata) -> Result<(), LockError> {
@@ -84,6 +79,17 @@ impl Drop for LockedFile {
             // the open file until it runs its program. If unlocking fails, closing is all that can
             // be done.
             let _ = self.file.unlock();
+        }
+    }
+}
+
+#[cfg(test)]
+mod for_tests {
+    use super::*;
+
+    impl LockedFile {
+        pub(in crate::store::file) fn name(&self) -> &NewName {
+            &self.name
         }
     }
 }

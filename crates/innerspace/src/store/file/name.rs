@@ -36,12 +36,6 @@ impl NewName {
             }
         }
     }
-
-    /// Returns whether the folder has to be synced.
-    #[cfg(test)]
-    pub(super) fn is_pending(&self) -> bool {
-        self.0.lock().is_some()
-    }
 }
 
 /// Returns whether the error means that the folder is gone, may not be read, or is on a file system
@@ -54,6 +48,18 @@ fn cannot_be_synced(error: &io::Error) -> bool {
             | io::ErrorKind::InvalidInput
             | io::ErrorKind::Unsupported
     )
+}
+
+#[cfg(test)]
+mod for_tests {
+    use super::*;
+
+    impl NewName {
+        /// Returns whether the folder has to be synced.
+        pub(crate) fn is_pending(&self) -> bool {
+            self.0.lock().is_some()
+        }
+    }
 }
 
 #[cfg(all(test, unix, not(loom), not(shuttle), not(miri)))]

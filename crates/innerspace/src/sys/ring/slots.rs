@@ -79,10 +79,16 @@ impl<T> Slots<T> {
         held.map(|(slot, index)| u64::from(slot.generation) << 32 | index)
             .collect()
     }
+}
 
-    /// Returns the number of refused completions.
-    #[cfg(test)]
-    pub(super) fn refused(&self) -> u64 {
-        self.refused
+#[cfg(test)]
+mod for_tests {
+    use super::*;
+
+    impl<T> Slots<T> {
+        /// Returns the number of refused completions.
+        pub(crate) fn refused(&self) -> u64 {
+            self.refused
+        }
     }
 }

@@ -48,11 +48,6 @@ pub(super) fn direct_reads<'e>(file_io: &'e FileIo, watch: &Watch) -> Option<&'e
 }
 
 impl Source {
-    #[cfg(test)]
-    pub(super) fn new(direct: Arc<Direct>, watch: Arc<Watch>) -> Source {
-        Source { direct, watch }
-    }
-
     /// Makes a read into this memory that a ring can take. Returns the memory as an error if none
     /// can. The caller keeps the source, which has the descriptor, until the read has completed.
     pub(super) fn of_read(
@@ -106,6 +101,17 @@ impl Source {
             }
             Err(error) if is_passing(&error) => Completed::ByCall,
             result => Completed::Done(result),
+        }
+    }
+}
+
+#[cfg(test)]
+mod for_tests {
+    use super::*;
+
+    impl Source {
+        pub(in crate::store::file) fn new(direct: Arc<Direct>, watch: Arc<Watch>) -> Source {
+            Source { direct, watch }
         }
     }
 }
