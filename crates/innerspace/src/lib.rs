@@ -210,6 +210,7 @@ mod stats;
 pub mod store;
 mod sync;
 mod sys;
+mod texts;
 mod units;
 
 #[cfg(not(loom))]

@@ -11,36 +11,26 @@ use crate::store::{KnownSince, Version, WithCauses};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
 use crate::sys::process::OtherProcess;
+use crate::texts::{into_io_error, texts};
 use crate::units::{ByteSize, Bytes, Grouped};
 
-/// The call to a store that failed.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-pub enum StoreAction {
-    /// Reading bytes to fill a block.
-    Read,
-    /// Writing dirty bytes back.
-    Write,
-    /// Making written data durable.
-    Sync,
-    /// Changing the length.
-    Resize,
-    /// Freeing a range.
-    Punch,
-    /// Reading the length, or the ranges of data and holes.
-    Query,
-}
-
-impl fmt::Display for StoreAction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            StoreAction::Read => "read",
-            StoreAction::Write => "write",
-            StoreAction::Sync => "sync",
-            StoreAction::Resize => "resize",
-            StoreAction::Punch => "punch",
-            StoreAction::Query => "query",
-        })
+texts! {
+    /// The call to a store that failed.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    #[non_exhaustive]
+    pub enum StoreAction {
+        /// Reading bytes to fill a block.
+        Read = "read",
+        /// Writing dirty bytes back.
+        Write = "write",
+        /// Making written data durable.
+        Sync = "sync",
+        /// Changing the length.
+        Resize = "resize",
+        /// Freeing a range.
+        Punch = "punch",
+        /// Reading the length, or the ranges of data and holes.
+        Query = "query",
     }
 }
 
@@ -382,11 +372,7 @@ impl FileError {
     }
 }
 
-impl From<FileError> for io::Error {
-    fn from(error: FileError) -> io::Error {
-        io::Error::new(error.kind(), error)
-    }
-}
+into_io_error!(FileError);
 
 /// Returns the error for a call to a store that panicked.
 pub(super) fn store_panicked() -> io::Error {

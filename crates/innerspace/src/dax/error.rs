@@ -1,7 +1,7 @@
 //! Errors of a direct-access file or its device.
 
+use std::io;
 use std::ops::Range;
-use std::{fmt, io};
 
 use thiserror::Error;
 
@@ -10,72 +10,50 @@ use crate::store;
 use crate::store::KnownSince;
 use crate::sync::Arc;
 use crate::sys::process::OtherProcess;
+use crate::texts::{into_io_error, texts};
 use crate::units::{ByteSize, Bytes, Grouped, PAGE_SIZE};
 
-/// An operation on a direct-access file, its device or the file system below.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-pub enum DaxAction {
-    /// Mapping the bytes into the process.
-    Map,
-    /// Reading bytes by a file call.
-    Read,
-    /// Writing bytes by a file call.
-    Write,
-    /// Allocating a block for a hole.
-    Allocate,
-    /// Making a hole.
-    Punch,
-    /// Changing the length.
-    Resize,
-    /// Making written bytes durable.
-    Sync,
-    /// Asking for the length, or for the ranges of data and holes.
-    Query,
-}
-
-impl fmt::Display for DaxAction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            DaxAction::Map => "map",
-            DaxAction::Read => "read",
-            DaxAction::Write => "write",
-            DaxAction::Allocate => "allocate",
-            DaxAction::Punch => "punch",
-            DaxAction::Resize => "resize",
-            DaxAction::Sync => "sync",
-            DaxAction::Query => "query",
-        })
+texts! {
+    /// An operation on a direct-access file, its device or the file system below.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    #[non_exhaustive]
+    pub enum DaxAction {
+        /// Mapping the bytes into the process.
+        Map = "map",
+        /// Reading bytes by a file call.
+        Read = "read",
+        /// Writing bytes by a file call.
+        Write = "write",
+        /// Allocating a block for a hole.
+        Allocate = "allocate",
+        /// Making a hole.
+        Punch = "punch",
+        /// Changing the length.
+        Resize = "resize",
+        /// Making written bytes durable.
+        Sync = "sync",
+        /// Asking for the length, or for the ranges of data and holes.
+        Query = "query",
     }
 }
 
-/// A feature that direct access needs and that a file system may lack.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-pub enum DaxFeature {
-    /// Mapping a file so that stores reach the file.
-    SharedMapping,
-    /// Making holes.
-    Punching,
-    /// Allocating blocks before the first write, so that a full file system is an error then and
-    /// not a signal later.
-    Allocating,
-    /// Blocks of at least a page. With smaller ones, a store to a page could need another block and
-    /// find none.
-    PageBlocks,
-    /// Files in memory that can be sealed.
-    SealedMemory,
-}
-
-impl fmt::Display for DaxFeature {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            DaxFeature::SharedMapping => "shared mappings",
-            DaxFeature::Punching => "punching holes",
-            DaxFeature::Allocating => "allocating blocks ahead of writes",
-            DaxFeature::PageBlocks => "blocks of at least 4096 bytes",
-            DaxFeature::SealedMemory => "sealed files in memory",
-        })
+texts! {
+    /// A feature that direct access needs and that a file system may lack.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    #[non_exhaustive]
+    pub enum DaxFeature {
+        /// Mapping a file so that stores reach the file.
+        SharedMapping = "shared mappings",
+        /// Making holes.
+        Punching = "punching holes",
+        /// Allocating blocks before the first write, so that a full file system is an error then
+        /// and not a signal later.
+        Allocating = "allocating blocks ahead of writes",
+        /// Blocks of at least a page. With smaller ones, a store to a page could need another block
+        /// and find none.
+        PageBlocks = "blocks of at least 4096 bytes",
+        /// Files in memory that can be sealed.
+        SealedMemory = "sealed files in memory",
     }
 }
 
@@ -351,11 +329,7 @@ impl From<store::FileOpenError> for DaxError {
     }
 }
 
-impl From<DaxError> for io::Error {
-    fn from(error: DaxError) -> io::Error {
-        io::Error::new(error.kind(), error)
-    }
-}
+into_io_error!(DaxError);
 
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests {

@@ -175,7 +175,7 @@ mod for_tests {
     use super::*;
 
     impl Arena {
-        /// Returns for how many of some frames the host has memory.
+        /// Returns how many of these frames the host has memory for.
         pub(crate) fn resident(&self, frames: Range<u32>) -> usize {
             self.memory.resident_pages(Arena::bytes(frames))
         }

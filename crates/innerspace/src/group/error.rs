@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use super::GroupId;
 use crate::sys::process::OtherProcess;
+use crate::texts::into_io_error;
 use crate::units::{ByteSize, GIB, Grouped, KIB, MIB, PAGE_SIZE, PageCount};
 
 /// A charge that did not fit. No counter has changed.
@@ -81,11 +82,7 @@ pub enum LimitReason {
 #[derive(Clone, PartialEq, Eq, Error)]
 pub struct LimitError(Box<LimitDetails>);
 
-impl From<LimitError> for io::Error {
-    fn from(error: LimitError) -> io::Error {
-        io::Error::new(error.kind(), error)
-    }
-}
+into_io_error!(LimitError);
 
 /// The details of a [`LimitError`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -418,11 +415,7 @@ impl GroupError {
     }
 }
 
-impl From<GroupError> for io::Error {
-    fn from(error: GroupError) -> io::Error {
-        io::Error::new(error.kind(), error)
-    }
-}
+into_io_error!(GroupError);
 
 /// A size that is printed without rounding: a limit just below the minimum must not read like the
 /// minimum.

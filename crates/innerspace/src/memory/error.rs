@@ -4,6 +4,7 @@ use std::io;
 
 use thiserror::Error;
 
+use crate::texts::into_io_error;
 use crate::units::{ByteSize, KIB};
 
 /// Why a memory could not be created.
@@ -58,11 +59,7 @@ impl MemoryError {
     }
 }
 
-impl From<MemoryError> for io::Error {
-    fn from(error: MemoryError) -> io::Error {
-        io::Error::new(error.kind(), error)
-    }
-}
+into_io_error!(MemoryError);
 
 /// Prints a size without a needless fraction: `32 KiB`.
 struct Short(u64);

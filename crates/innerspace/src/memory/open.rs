@@ -12,6 +12,7 @@ use crate::group::{FileBlocks, Group, GroupError, HeapBytes, MayReclaim};
 use crate::stats::tell;
 use crate::store::{self, CacheMode, Create, FileLock, Locked, Opened, Store};
 use crate::sync::Arc;
+use crate::texts::into_io_error;
 
 /// Why a file could not be opened.
 #[derive(Debug, Error)]
@@ -71,11 +72,7 @@ impl OpenError {
     }
 }
 
-impl From<OpenError> for io::Error {
-    fn from(error: OpenError) -> io::Error {
-        io::Error::new(error.kind(), error)
-    }
-}
+into_io_error!(OpenError);
 
 /// Values that are dropped when a file ends. The charged bytes keep the group's number valid for
 /// the blocks.

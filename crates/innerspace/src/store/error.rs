@@ -4,24 +4,18 @@
 use std::error::Error;
 use std::{fmt, io};
 
+use crate::texts::texts;
 use crate::units::{Bytes, Grouped};
 
-/// When this process learned the length of a store.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-pub enum KnownSince {
-    /// When the store was opened.
-    Opened,
-    /// At a write or a change of length through the handle that reports the error.
-    Changed,
-}
-
-impl fmt::Display for KnownSince {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            KnownSince::Opened => "when opened",
-            KnownSince::Changed => "after it was last changed here",
-        })
+texts! {
+    /// When this process learned the length of a store.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    #[non_exhaustive]
+    pub enum KnownSince {
+        /// When the store was opened.
+        Opened = "when opened",
+        /// At a write or a change of length through the handle that reports the error.
+        Changed = "after it was last changed here",
     }
 }
 
@@ -132,28 +126,30 @@ impl From<StoreError> for io::Error {
     }
 }
 
-/// The kind of a store's failure, as far as it matters to what a caller can do.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-pub enum StoreErrorKind {
-    /// The device, file system or quota is full. The write can succeed once space was freed.
-    NoSpace,
-    /// The device failed (EIO and similar errors).
-    Io,
-    /// The store cannot be written.
-    ReadOnly,
-    /// The store ends before bytes that it had earlier.
-    Shrank,
-    /// The store delivered fewer bytes than it has.
-    ShortRead,
-    /// Another program changed the bytes.
-    Changed,
-    /// The device or the network did not answer in time.
-    TimedOut,
-    /// The store refused the alignment of offset, length or memory.
-    Unaligned,
-    /// Anything else.
-    Other,
+texts! {
+    /// The kind of a store's failure, as far as it matters to what a caller can do.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    #[non_exhaustive]
+    pub enum StoreErrorKind {
+        /// The device, file system or quota is full. The write can succeed once space was freed.
+        NoSpace = "no space left",
+        /// The device failed (EIO and similar errors).
+        Io = "input/output error",
+        /// The store cannot be written.
+        ReadOnly = "read-only",
+        /// The store ends before bytes that it had earlier.
+        Shrank = "shrank",
+        /// The store delivered fewer bytes than it has.
+        ShortRead = "short read",
+        /// Another program changed the bytes.
+        Changed = "changed by another program",
+        /// The device or the network did not answer in time.
+        TimedOut = "timed out",
+        /// The store refused the alignment of offset, length or memory.
+        Unaligned = "unaligned request",
+        /// Anything else.
+        Other = "failed",
+    }
 }
 
 impl StoreErrorKind {
@@ -199,21 +195,5 @@ impl StoreErrorKind {
             self,
             StoreErrorKind::NoSpace | StoreErrorKind::Io | StoreErrorKind::TimedOut
         )
-    }
-}
-
-impl fmt::Display for StoreErrorKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            StoreErrorKind::NoSpace => "no space left",
-            StoreErrorKind::Io => "input/output error",
-            StoreErrorKind::ReadOnly => "read-only",
-            StoreErrorKind::Shrank => "shrank",
-            StoreErrorKind::ShortRead => "short read",
-            StoreErrorKind::Changed => "changed by another program",
-            StoreErrorKind::TimedOut => "timed out",
-            StoreErrorKind::Unaligned => "unaligned request",
-            StoreErrorKind::Other => "failed",
-        })
     }
 }

@@ -14,7 +14,7 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// The layers, lowest first. The modules of one row may use each other.
 const LAYERS: [&[&str]; 11] = [
-    &["units", "stats", "sync", "sys"],
+    &["units", "texts", "stats", "sync", "sys"],
     &["exec"],
     &["frame"],
     &["group"],

@@ -18,6 +18,7 @@ use crate::dax::DaxError;
 use crate::group::LimitError;
 use crate::space::vma::protection::Protection;
 use crate::sys::process::OtherProcess;
+use crate::texts::into_io_error;
 use crate::units::Bytes;
 
 /// The kind of an access.
@@ -615,11 +616,7 @@ impl SpaceError {
     }
 }
 
-impl From<SpaceError> for io::Error {
-    fn from(error: SpaceError) -> io::Error {
-        io::Error::new(error.kind(), error)
-    }
-}
+into_io_error!(SpaceError);
 
 #[cfg(test)]
 mod tests;

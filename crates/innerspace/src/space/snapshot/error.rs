@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use crate::space::core::error::{Explanation, SpaceError};
 use crate::store::{WithCauses, shown_name};
+use crate::texts::into_io_error;
 use crate::{Grouped, VirtAddr};
 
 /// Why a snapshot could not be saved or loaded.
@@ -123,8 +124,4 @@ impl From<SpaceError> for SnapshotFileError {
     }
 }
 
-impl From<SnapshotFileError> for io::Error {
-    fn from(error: SnapshotFileError) -> io::Error {
-        io::Error::new(error.kind(), error)
-    }
-}
+into_io_error!(SnapshotFileError);

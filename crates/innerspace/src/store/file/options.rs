@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
 use crate::store::shown_name;
+use crate::texts::{into_io_error, texts};
 
 /// Returns a path as messages show it; see [`shown_name`].
 pub(crate) fn shown(path: &Path) -> String {
@@ -54,37 +55,27 @@ pub(crate) enum Create {
     Truncate,
 }
 
-/// The way in which the kernel's page cache is kept free of the file.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-#[non_exhaustive]
-pub enum CacheMode {
-    /// Reads use the first of `Direct`, `DontCache`, `DropAfterUse`, `Kernel` that works. Writes
-    /// use the first of `DontCache`, `Direct`, `DropAfterUse`, `Kernel`.
-    #[default]
-    Auto,
-    /// The kernel itself drops the pages of each transfer once the transfer is done and its pages
-    /// are written (Linux 6.14 on file systems that support it; macOS). Long writes bypass the page
-    /// cache where that is possible, see `Direct`.
-    DontCache,
-    /// Transfers bypass the page cache (O_DIRECT). Writes of parts of a block go through it, and
-    /// their pages are dropped.
-    Direct,
-    /// Transfers go through the page cache. The kernel is then told to drop the range, which
-    /// includes pages that other programs have cached.
-    DropAfterUse,
-    /// The kernel caches as it likes. Its cache counts against no limit of this library.
-    Kernel,
-}
-
-impl fmt::Display for CacheMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            CacheMode::Auto => "auto",
-            CacheMode::DontCache => "dont-cache",
-            CacheMode::Direct => "direct",
-            CacheMode::DropAfterUse => "drop-after-use",
-            CacheMode::Kernel => "kernel",
-        })
+texts! {
+    /// The way in which the kernel's page cache is kept free of the file.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    #[non_exhaustive]
+    pub enum CacheMode {
+        /// Reads use the first of `Direct`, `DontCache`, `DropAfterUse`, `Kernel` that works.
+        /// Writes use the first of `DontCache`, `Direct`, `DropAfterUse`, `Kernel`.
+        #[default]
+        Auto = "auto",
+        /// The kernel itself drops the pages of each transfer once the transfer is done and its
+        /// pages are written (Linux 6.14 on file systems that support it; macOS). Long writes
+        /// bypass the page cache where that is possible, see `Direct`.
+        DontCache = "dont-cache",
+        /// Transfers bypass the page cache (O_DIRECT). Writes of parts of a block go through it,
+        /// and their pages are dropped.
+        Direct = "direct",
+        /// Transfers go through the page cache. The kernel is then told to drop the range, which
+        /// includes pages that other programs have cached.
+        DropAfterUse = "drop-after-use",
+        /// The kernel caches as it likes. Its cache counts against no limit of this library.
+        Kernel = "kernel",
     }
 }
 
@@ -196,25 +187,18 @@ fn verb(access: FileAccess) -> &'static str {
     }
 }
 
-/// How several reads of a file are in flight at the same time.
-///
-/// With either engine, a read for which a thread waits is a system call of that thread.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-pub enum FileEngine {
-    /// Reads go through io_uring(7), without a thread for each read. This needs Linux, the feature
-    /// `io-uring`, reads in mode [`CacheMode::Direct`], and the kernel's permission.
-    IoUring,
-    /// Reads are system calls, each in a thread.
-    Calls,
-}
-
-impl fmt::Display for FileEngine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            FileEngine::IoUring => "io-uring",
-            FileEngine::Calls => "calls",
-        })
+texts! {
+    /// How several reads of a file are in flight at the same time.
+    ///
+    /// With either engine, a read for which a thread waits is a system call of that thread.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    #[non_exhaustive]
+    pub enum FileEngine {
+        /// Reads go through io_uring(7), without a thread for each read. This needs Linux, the
+        /// feature `io-uring`, reads in mode [`CacheMode::Direct`], and the kernel's permission.
+        IoUring = "io-uring",
+        /// Reads are system calls, each in a thread.
+        Calls = "calls",
     }
 }
 
@@ -237,8 +221,4 @@ impl FileOpenError {
     }
 }
 
-impl From<FileOpenError> for io::Error {
-    fn from(error: FileOpenError) -> io::Error {
-        io::Error::new(error.kind(), error)
-    }
-}
+into_io_error!(FileOpenError);
