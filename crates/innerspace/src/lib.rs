@@ -197,7 +197,11 @@ mod exec;
 #[cfg(not(loom))]
 pub mod file;
 mod frame;
+#[cfg(not(loom))]
 pub mod group;
+#[cfg(loom)]
+#[path = "group/loom.rs"]
+mod group;
 #[cfg(not(loom))]
 mod memory;
 #[cfg(not(loom))]
@@ -210,6 +214,7 @@ mod stats;
 pub mod store;
 mod sync;
 mod sys;
+#[cfg(not(loom))]
 mod texts;
 mod units;
 

@@ -19,6 +19,7 @@
 //! - `charge`, `counters`: charging, by way of the stock; the hierarchical counter
 //! - `stock`, `slot`, `moves`, `levels`: charges in stock for each thread; the word of a slot;
 //!   pages under way; the counters as the stock sees them
+//! - `id`: the number of a group
 //! - `aside`: pages set aside for what has to succeed later
 //! - `heap`, `ledger`; `blocks`, `block_sizes`: bytes on the heap that a group is charged for; the
 //!   blocks of open files, for which limits have to have room
@@ -52,108 +53,65 @@
 //!
 //! **Not here.** Frames, lists, and retries after reclaim: a refusal is returned to the caller.
 
-#[cfg(not(loom))]
 mod aside;
-#[cfg(not(loom))]
 mod block_sizes;
-#[cfg(not(loom))]
 mod blocks;
-#[cfg(not(loom))]
 mod charge;
-#[cfg(not(loom))]
 mod counters;
-#[cfg(not(loom))]
 mod error;
-#[cfg(not(loom))]
 mod events;
-#[cfg(not(loom))]
 mod handle;
-#[cfg(not(loom))]
 mod heap;
-#[cfg(not(loom))]
+mod id;
 mod ledger;
 mod levels;
-#[cfg(all(test, loom))]
-mod loom_models;
 mod moves;
-#[cfg(not(loom))]
 mod node;
-#[cfg(not(loom))]
 mod over;
-#[cfg(not(loom))]
 mod protect;
-#[cfg(not(loom))]
 mod report;
-#[cfg(not(loom))]
 mod slab;
 mod slot;
-#[cfg(not(loom))]
 mod stall;
 mod stock;
-#[cfg(not(loom))]
 mod tree;
-#[cfg(not(loom))]
 mod watch;
 
 #[cfg(all(test, shuttle))]
 mod models;
-#[cfg(all(test, not(loom), not(shuttle)))]
+#[cfg(all(test, not(shuttle)))]
 mod stock_tests;
-#[cfg(all(test, not(loom), not(shuttle)))]
+#[cfg(all(test, not(shuttle)))]
 mod tests;
 
-#[cfg(not(loom))]
 pub(crate) use aside::SetAside;
-#[cfg(not(loom))]
 pub(crate) use blocks::FileBlocks;
-#[cfg(not(loom))]
 pub(crate) use charge::Charge;
-#[cfg(not(loom))]
 pub use error::{GroupError, Holders, LimitDetails, LimitError, LimitReason};
-#[cfg(not(loom))]
 pub(crate) use error::{NotDeleted, Refused, Underflow, minimum_pages};
-#[cfg(not(loom))]
 pub use events::{GroupEvents, GroupStats};
-#[cfg(not(loom))]
 pub use handle::Group;
-#[cfg(not(loom))]
 pub(crate) use heap::{HeapBytes, MayReclaim};
-#[cfg(not(loom))]
+pub(crate) use id::GroupId;
 pub(crate) use protect::{Portion, Spared};
-#[cfg(not(loom))]
 pub(crate) use slab::Slab;
-#[cfg(not(loom))]
 pub use stall::Pressure;
-#[cfg(all(test, not(loom), not(shuttle)))]
+#[cfg(all(test, not(shuttle)))]
 pub(crate) use tree::Protection;
-#[cfg(not(loom))]
 pub(crate) use tree::{GroupTree, MAX_LEVELS};
-#[cfg(not(loom))]
 pub use watch::GroupWatch;
 
 use crate::units::PageCount;
 
 /// How deep groups nest below the root.
-#[cfg(not(loom))]
 pub const MAX_DEPTH: usize = 8;
 
 /// How many groups one group may have below it, at any depth: a sixteenth of all that a memory can
 /// have, so that one tenant does not take the numbers of the others. The root may have all.
-#[cfg(not(loom))]
 pub const MAX_GROUPS_BELOW: usize = 4096;
-
-/// Names a group of one [`GroupTree`]. Written into the metadata of every frame charged to it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) struct GroupId(pub(crate) u16);
-
-impl GroupId {
-    /// The root: the whole memory.
-    pub(crate) const ROOT: GroupId = GroupId(0);
-}
 
 /// Frees pages of a group that is over its limit. The layer above implements this trait, whose
 /// functions are called with no lock held.
-#[cfg(not(loom))]
 pub(crate) trait Reclaimer: Send + Sync {
     /// Tries to free `pages` that are charged to `group` or below it, and returns how many were
     /// freed. The work is bounded; 0 means that nothing there can be freed now. Calls the stores of

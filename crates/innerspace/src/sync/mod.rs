@@ -30,10 +30,10 @@
 //! `sys` that protocols are made of (`barrier`, `lock_byte`), `units`, and the protocol modules
 //! above (`exec`, `frame::{flags, hold, lock, meta, stack, wait_table}`, `group::stock`,
 //! `dax::{entry, grab, waits}`). Everything else carries `#[cfg(not(loom))]` where its parent
-//! declares it, and a module that is in the loom build may name only modules that are in it too. A
-//! model lives in its protocol's test module: `#[cfg(all(test, loom))] mod models`. Tests that are
-//! not models are `#[cfg(all(test, not(loom), not(shuttle)))]`: the checkers' types panic outside a
-//! model run.
+//! declares it, or the layer has a root of its own for loom (`group/loom.rs`, `dax/loom.rs`). A
+//! module that is in the loom build may name only modules that are in it too. A model lives in its
+//! protocol's test module: `#[cfg(all(test, loom))] mod models`. Tests that are not models are
+//! `#[cfg(all(test, not(loom), not(shuttle)))]`: the checkers' types panic outside a model run.
 //!
 //! **Limits of the shim**, which code in a shared module has to live with:
 //! - Under loom there is no `Weak`, no `thread::scope`, and no method may take `self` as an `Arc`.
