@@ -137,7 +137,7 @@ impl FileOpener {
     /// block, and four pages for the index, have to fit in the group that pays:
     /// [`OpenError::BlockTooLarge`].
     pub fn block_size(mut self, bytes: u64) -> FileOpener {
-        self.options = self.options.block_size(bytes);
+        self.options.block_size = bytes;
         self
     }
 
@@ -145,7 +145,7 @@ impl FileOpener {
     /// that is open only for reading stays so until it is closed: opening it for writing meanwhile
     /// fails with [`OpenError::OpenOtherwise`].
     pub fn access(mut self, access: FileAccess) -> FileOpener {
-        self.options = self.options.access(access);
+        self.options.access = access;
         self
     }
 
@@ -153,7 +153,7 @@ impl FileOpener {
     /// order of a file that is open already. Another order than that file's fails with
     /// [`OpenError::OpenOtherwise`].
     pub fn write_order(mut self, order: WriteOrder) -> FileOpener {
-        self.options = self.options.write_order(order);
+        self.options.write_order = order;
         self
     }
 
@@ -163,7 +163,7 @@ impl FileOpener {
     /// to [`share`](FileOpener::share) it. A call that names no group accepts the group of a file
     /// that is open already.
     pub fn group(mut self, group: &Group) -> FileOpener {
-        self.options = self.options.group(group);
+        self.options.group = Some(group.clone());
         self
     }
 
@@ -185,7 +185,7 @@ impl FileOpener {
     /// # Ok(()) }
     /// ```
     pub fn share(mut self) -> FileOpener {
-        self.options = self.options.share();
+        self.options.shared = true;
         self
     }
 
@@ -207,7 +207,7 @@ impl FileOpener {
 
     /// Sets the name that messages use. The default is the store's own name.
     pub fn name(mut self, name: &str) -> FileOpener {
-        self.options = self.options.name(name);
+        self.options.name = Some(name.to_owned());
         self
     }
 

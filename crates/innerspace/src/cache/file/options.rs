@@ -11,11 +11,16 @@ use crate::units::{KIB, MIB, PAGE_SHIFT, PAGE_SIZE};
 /// of 4 KiB.
 #[derive(Clone, Debug)]
 pub(crate) struct FileOptions {
+    /// The unit of caching in bytes: a power of two from 4 KiB to 2 MiB. A block is read, cached
+    /// and written as one; views inside one block are not copied.
     pub(crate) block_size: u64,
     pub(crate) access: FileAccess,
     pub(crate) write_order: WriteOrder,
+    /// The group that pays for the file's blocks; by default that of the whole memory.
     pub(crate) group: Option<Group>,
+    /// Whether other groups may use the file as well.
     pub(crate) shared: bool,
+    /// The name that messages use; by default the store's own name.
     pub(crate) name: Option<String>,
 }
 
@@ -30,44 +35,6 @@ impl FileOptions {
             shared: false,
             name: None,
         }
-    }
-
-    /// Sets the unit of caching in bytes: a power of two from 4 KiB to 2 MiB. A block is read,
-    /// cached and written as one; views inside one block are not copied.
-    pub(crate) fn block_size(mut self, bytes: u64) -> FileOptions {
-        self.block_size = bytes;
-        self
-    }
-
-    /// Sets whether the file may be written.
-    pub(crate) fn access(mut self, access: FileAccess) -> FileOptions {
-        self.access = access;
-        self
-    }
-
-    /// Sets when dirty blocks are written.
-    pub(crate) fn write_order(mut self, order: WriteOrder) -> FileOptions {
-        self.write_order = order;
-        self
-    }
-
-    /// Sets the group that pays for the file's blocks. The default is the group of the whole
-    /// memory.
-    pub(crate) fn group(mut self, group: &Group) -> FileOptions {
-        self.group = Some(group.clone());
-        self
-    }
-
-    /// Lets other groups use the file as well.
-    pub(crate) fn share(mut self) -> FileOptions {
-        self.shared = true;
-        self
-    }
-
-    /// Sets the name that messages use. The default is the store's own name.
-    pub(crate) fn name(mut self, name: &str) -> FileOptions {
-        self.name = Some(name.to_owned());
-        self
     }
 
     /// Checks the options for a file at `path`, before it is opened.
@@ -89,5 +56,37 @@ impl FileOptions {
             });
         }
         Ok((size.trailing_zeros() - PAGE_SHIFT) as u8)
+    }
+}
+
+#[cfg(test)]
+mod for_tests {
+    use super::*;
+
+    impl FileOptions {
+        pub(crate) fn block_size(mut self, bytes: u64) -> FileOptions {
+            self.block_size = bytes;
+            self
+        }
+
+        pub(crate) fn access(mut self, access: FileAccess) -> FileOptions {
+            self.access = access;
+            self
+        }
+
+        pub(crate) fn write_order(mut self, order: WriteOrder) -> FileOptions {
+            self.write_order = order;
+            self
+        }
+
+        pub(crate) fn group(mut self, group: &Group) -> FileOptions {
+            self.group = Some(group.clone());
+            self
+        }
+
+        pub(crate) fn name(mut self, name: &str) -> FileOptions {
+            self.name = Some(name.to_owned());
+            self
+        }
     }
 }
