@@ -223,13 +223,9 @@ impl DaxCore {
     /// Refuses every operation in a child of fork(2), which does not have the mapping.
     #[inline]
     pub(super) fn check_process(&self) -> Result<(), DaxError> {
-        match self.pool.foreign_maker() {
-            None => Ok(()),
-            Some(maker) => Err(DaxError::OtherProcess {
-                file: self.parts.name.clone(),
-                pid: maker.id(),
-            }),
-        }
+        let file = || self.parts.name.clone();
+        self.pool
+            .check_process(|pid| DaxError::OtherProcess { file: file(), pid })
     }
 
     pub(super) fn check_writable(&self, offset: u64) -> Result<(), DaxError> {

@@ -200,13 +200,8 @@ impl DaxOpener {
     }
 
     fn check_process(&self, name: impl Fn() -> Arc<str>) -> Result<(), DaxError> {
-        match self.memory.0.pool.foreign_maker() {
-            None => Ok(()),
-            Some(maker) => Err(DaxError::OtherProcess {
-                file: name(),
-                pid: maker.id(),
-            }),
-        }
+        let pool = &self.memory.0.pool;
+        pool.check_process(|pid| DaxError::OtherProcess { file: name(), pid })
     }
 
     fn payer(&self) -> &Group {

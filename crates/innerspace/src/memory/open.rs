@@ -379,13 +379,9 @@ impl FileOpener {
     }
 
     fn check_process(&self, name: impl Fn() -> String) -> Result<(), OpenError> {
-        match self.memory.0.pool.foreign_maker() {
-            None => Ok(()),
-            Some(maker) => Err(OpenError::File(FileError::OtherProcess {
-                file: name().into(),
-                pid: maker.id(),
-            })),
-        }
+        let pool = &self.memory.0.pool;
+        let file = || name().into();
+        Ok(pool.check_process(|pid| FileError::OtherProcess { file: file(), pid })?)
     }
 
     fn check_group(&self) -> Result<(), OpenError> {

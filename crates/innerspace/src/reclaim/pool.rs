@@ -141,6 +141,16 @@ impl Pool {
         self.domain.foreign_maker()
     }
 
+    /// Refuses a call in a child of fork(2): `refuse` makes the error of the process that created
+    /// the memory.
+    #[inline]
+    pub(crate) fn check_process<E>(&self, refuse: impl FnOnce(u32) -> E) -> Result<(), E> {
+        match self.foreign_maker() {
+            None => Ok(()),
+            Some(maker) => Err(refuse(maker.id())),
+        }
+    }
+
     /// Returns a handle on the root group.
     pub(crate) fn root_group(&self) -> Group {
         Group::root(self.groups.clone())

@@ -23,7 +23,6 @@ use crate::group::{GroupId, SetAside};
 use crate::reclaim::{Io, Pool, StoreScope, Trial};
 use crate::store::{FileAccess, Version};
 use crate::sync::{Apart, Arc};
-use crate::sys::process::Process;
 use crate::units::PageCount;
 
 /// How many times an operation makes room for itself.
@@ -76,17 +75,14 @@ impl FileCore {
     /// memory's threads, and only the parent may write to the store.
     #[inline]
     pub(crate) fn check_process(&self) -> Result<(), FileError> {
-        match self.pool.foreign_maker() {
-            None => Ok(()),
-            Some(maker) => Err(self.other_process(maker)),
-        }
+        self.pool.check_process(|pid| self.other_process(pid))
     }
 
     #[cold]
-    fn other_process(&self, maker: Process) -> FileError {
+    fn other_process(&self, pid: u32) -> FileError {
         FileError::OtherProcess {
             file: self.id.name.clone(),
-            pid: maker.id(),
+            pid,
         }
     }
 

@@ -128,7 +128,7 @@ impl Pool {
         mode: AllocMode,
     ) -> Result<PoolFrame<'_>, LimitError> {
         mode.check_order();
-        self.check_process(PageCount(1 << order))?;
+        self.check_process(|pid| LimitError::other_process(pid, PageCount(1 << order)))?;
         if mode.may_reclaim() {
             age_if_due(self);
         }
@@ -149,7 +149,7 @@ impl Pool {
         mode: AllocMode,
     ) -> Result<Charge<'_>, LimitError> {
         mode.check_order();
-        self.check_process(pages)?;
+        self.check_process(|pid| LimitError::other_process(pid, pages))?;
         match self.groups.try_charge(group, pages) {
             Ok(charge) if charge.over_high().is_none() => Ok(charge),
             attempted => {
@@ -217,15 +217,6 @@ impl Pool {
         // Charges without a frame are given back.
         let charge = charge.split(PageCount(frames.len() as u64));
         Some(PoolFrames::new(self, frames, charge))
-    }
-
-    /// Refuses memory to a child of fork(2).
-    #[inline]
-    fn check_process(&self, pages: PageCount) -> Result<(), LimitError> {
-        match self.foreign_maker() {
-            None => Ok(()),
-            Some(maker) => Err(LimitError::other_process(maker.id(), pages)),
-        }
     }
 
     /// Wakes the service thread if the charge changed the root's usage, and memory runs low.

@@ -291,10 +291,8 @@ impl SpaceInner {
         at: VirtAddr,
         len: u64,
     ) -> Result<(), SpaceError> {
-        if let Some(maker) = self.pool.foreign_maker() {
-            let pid = maker.id();
-            return Err(SpaceError::OtherProcess { what, pid });
-        }
+        self.pool
+            .check_process(|pid| SpaceError::OtherProcess { what, pid })?;
         match is_in_callback(self.id) {
             true => Err(SpaceError::Reentered { what, at, len }),
             false => Ok(()),
