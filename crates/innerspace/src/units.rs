@@ -31,6 +31,15 @@ pub(crate) fn start_and_end(range: &impl RangeBounds<u64>) -> (u64, Option<u64>)
     (start, end)
 }
 
+/// Returns `len` zeros on the heap, if the process can have so much memory.
+pub(crate) fn zeros(len: u64) -> Option<Vec<u8>> {
+    let len = usize::try_from(len).ok()?;
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len).ok()?;
+    bytes.resize(len, 0);
+    Some(bytes)
+}
+
 /// The number of a frame of the arena. It means nothing outside its `Memory`. Frame 0 is the zero
 /// frame.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -312,6 +312,12 @@ impl DaxError {
         }
     }
 
+    /// Makes the error for the lack of a feature.
+    pub(super) fn unsupported(file: Arc<str>, what: DaxFeature, source: io::Error) -> DaxError {
+        let source = Arc::new(source);
+        DaxError::Unsupported { file, what, source }
+    }
+
     /// Makes the error of `what` at `offset` of `file`.
     pub(crate) fn io(file: &Arc<str>, what: DaxAction, offset: u64, source: io::Error) -> DaxError {
         DaxError::Io {

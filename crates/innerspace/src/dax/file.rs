@@ -20,7 +20,7 @@ use crate::frame::deadline;
 use crate::group::{Group, HeapBytes, MayReclaim};
 use crate::store::{Locked, shown_name};
 use crate::sync::Arc;
-use crate::units::{PAGE_SHIFT, PAGE_SIZE, start_and_end};
+use crate::units::{PAGE_SHIFT, PAGE_SIZE, start_and_end, zeros};
 
 /// The least address space that a writable host file takes by default. With addresses of 47 bits
 /// there is room for two thousand such files.
@@ -119,11 +119,9 @@ impl DaxFile {
         let name = shown_name(name);
         if device.blocks().is_none() {
             let text = "the device is a host file's";
-            return Err(DaxError::Unsupported {
-                file: name.into(),
-                what: DaxFeature::Allocating,
-                source: Arc::new(std::io::Error::new(std::io::ErrorKind::Unsupported, text)),
-            });
+            let error = std::io::Error::new(ErrorKind::Unsupported, text);
+            let name = name.into();
+            return Err(DaxError::unsupported(name, DaxFeature::Allocating, error));
         }
         let parts = Parts {
             name: name.into(),
@@ -284,13 +282,9 @@ impl DaxFile {
         if end > self.len() {
             return Err(self.0.core.past_end(start, len));
         }
-        let mut bytes = Vec::new();
-        let len = usize::try_from(len).unwrap_or(usize::MAX);
-        if bytes.try_reserve_exact(len).is_err() {
-            let error = ErrorKind::OutOfMemory.into();
-            return Err(self.0.core.failed(DaxAction::Read, start)(error));
-        }
-        bytes.resize(len, 0);
+        let no_memory = || ErrorKind::OutOfMemory.into();
+        let bytes = zeros(len).ok_or_else(no_memory);
+        let mut bytes = bytes.map_err(self.0.core.failed(DaxAction::Read, start))?;
         self.read_exact_at(&mut bytes, start)?;
         Ok(bytes)
     }

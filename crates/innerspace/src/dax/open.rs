@@ -60,11 +60,9 @@ impl HostFile {
         match sys::block_size(&metadata) {
             Some(size) if size < PAGE_SIZE as u64 => {
                 let text = format!("its file system has blocks of {size}");
-                Err(DaxError::Unsupported {
-                    file: host.name.clone(),
-                    what: DaxFeature::PageBlocks,
-                    source: Arc::new(io::Error::new(io::ErrorKind::Unsupported, text)),
-                })
+                let error = io::Error::new(io::ErrorKind::Unsupported, text);
+                let name = host.name.clone();
+                Err(DaxError::unsupported(name, DaxFeature::PageBlocks, error))
             }
             _ => Ok((Arc::new(host), emptying)),
         }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::sync::RwLock;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::units::Grouped;
+use crate::units::{Grouped, zeros};
 
 /// The size of a chunk in bytes: the unit in which the store is sparse.
 const CHUNK: u64 = 64 << 10;
@@ -281,14 +281,10 @@ impl MemoryStore {
     /// a long store that is nearly all holes.
     pub fn try_to_vec(&self) -> io::Result<Vec<u8>> {
         let bytes = self.state.bytes.read();
-        let mut copy = Vec::new();
-        let len = bytes.len;
-        let has_room = usize::try_from(len).is_ok_and(|len| copy.try_reserve_exact(len).is_ok());
-        if !has_room {
-            let text = format!("no memory for a copy of {} bytes", Grouped(len));
+        let Some(mut copy) = zeros(bytes.len) else {
+            let text = format!("no memory for a copy of {} bytes", Grouped(bytes.len));
             return Err(io::Error::new(io::ErrorKind::OutOfMemory, text));
-        }
-        copy.resize(len as usize, 0);
+        };
         bytes.read(&mut copy, 0);
         Ok(copy)
     }

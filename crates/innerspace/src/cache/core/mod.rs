@@ -49,7 +49,7 @@ use crate::reclaim::{Owner, OwnerId, Pool};
 use crate::store::{Accepted, FileAccess, Identity, StoreError};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, OnceLock, Rank, Weak};
-use crate::units::{FrameId, PAGE_SHIFT, PageCount};
+use crate::units::{FrameId, PAGE_SHIFT, PageCount, zeros};
 
 /// One cached file. Handles, mappings, views and reclaim keep it alive. It is closed when the last
 /// handle and mapping are dropped ([`FileInner`](crate::cache::FileInner)).
@@ -345,6 +345,12 @@ impl FileCore {
     }
 
     // --- errors
+
+    /// Returns `len` zeros on the heap, for bytes of this file.
+    pub(crate) fn zeros(&self, len: u64) -> Result<Vec<u8>, FileError> {
+        let file = || self.id.name.clone();
+        zeros(len).ok_or_else(|| FileError::NoMemory { file: file(), len })
+    }
 
     pub(crate) fn past_end(&self, offset: u64, len: u64, size: u64) -> FileError {
         FileError::PastEnd {

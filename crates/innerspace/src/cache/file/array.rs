@@ -242,7 +242,7 @@ impl<T: Element> Array<T> {
     pub fn write(&self, first: u64, from: &[T]) -> Result<(), FileError> {
         let Range { start, end } = self.bytes_of(first, from.len())?;
         let (size, piece) = (size_of::<T>(), self.file.block_size().max(PIECE));
-        let mut bytes = self.buffer(piece.min(end - start))?;
+        let mut bytes = self.file.core().zeros(piece.min(end - start))?;
         let (mut at, mut rest) = (start, from);
         loop {
             // Pieces end with blocks, so that only the first and the last block may have to be read
@@ -271,7 +271,7 @@ impl<T: Element> Array<T> {
         if end - start > self.file.block_size() {
             return Err(self.file.core().would_block(start));
         }
-        let mut bytes = self.buffer(end - start)?;
+        let mut bytes = self.file.core().zeros(end - start)?;
         put_all(from, &mut bytes);
         self.try_overwrite(&bytes, start)
     }
@@ -283,19 +283,6 @@ impl<T: Element> Array<T> {
         }
         // `try_write_at` does not make the file longer.
         self.file.try_write_at(bytes, offset)
-    }
-
-    /// Allocates a buffer for the bytes of elements.
-    fn buffer(&self, len: u64) -> Result<Vec<u8>, FileError> {
-        let mut bytes = Vec::new();
-        if bytes.try_reserve_exact(len as usize).is_err() {
-            return Err(FileError::NoMemory {
-                file: self.file.core().id.name.clone(),
-                len,
-            });
-        }
-        bytes.resize(len as usize, 0);
-        Ok(bytes)
     }
 }
 

@@ -352,13 +352,7 @@ impl PagedFile {
         if end > self.len() {
             return Err(self.core().past_end(start, len, self.len()));
         }
-        let mut bytes = Vec::new();
-        let room = usize::try_from(len).unwrap_or(usize::MAX);
-        if bytes.try_reserve_exact(room).is_err() {
-            let file = self.core().id.name.clone();
-            return Err(FileError::NoMemory { file, len });
-        }
-        bytes.resize(room, 0);
+        let mut bytes = self.core().zeros(len)?;
         self.read_exact_at(&mut bytes, start)?;
         Ok(bytes)
     }

@@ -390,11 +390,7 @@ fn memory(len: u64) -> Result<Mapping, DaxError> {
 /// Returns the error for a mapping that failed: the feature is not supported, or there is no room.
 fn cannot_map(file: &Arc<str>, what: DaxFeature, error: io::Error) -> DaxError {
     if error.kind() == io::ErrorKind::Unsupported {
-        return DaxError::Unsupported {
-            file: file.clone(),
-            what,
-            source: Arc::new(error),
-        };
+        return DaxError::unsupported(file.clone(), what, error);
     }
     DaxError::io(file, DaxAction::Map, 0, error)
 }

@@ -153,11 +153,9 @@ impl DaxError {
             _ => None,
         };
         match feature {
-            Some(what) if error.kind() == io::ErrorKind::Unsupported => DaxError::Unsupported {
-                file,
-                what,
-                source: Arc::new(error),
-            },
+            Some(what) if error.kind() == io::ErrorKind::Unsupported => {
+                DaxError::unsupported(file, what, error)
+            }
             _ => DaxError::io(&file, what, offset, error),
         }
     }
