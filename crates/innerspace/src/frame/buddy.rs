@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use super::hole_counts::HoleCounts;
 use super::huge::HugeParts;
-use super::list::FrameList;
+use super::list::{End, FrameList};
 use super::meta::{Kind, Meta};
 use crate::FrameId;
 
@@ -55,7 +55,7 @@ impl Buddy {
     pub(super) fn new(metas: &[Meta], end: u32) -> Buddy {
         let holes = end.next_multiple_of(1 << MAX_ORDER);
         let mut buddy = Buddy {
-            lists: [const { FrameList::new() }; MAX_ORDER as usize + 1],
+            lists: Default::default(),
             end,
             free: 0,
             untouched: 1,
@@ -65,13 +65,8 @@ impl Buddy {
             huge: HugeParts::default(),
             by_metas: HoleCounts::default(),
         };
-        let mut id = 1;
-        while id < end {
-            let aligned = id.trailing_zeros().min(u32::from(MAX_ORDER));
-            let fits = (end - id).ilog2();
-            let order = aligned.min(fits) as u8;
-            buddy.insert(metas, FrameId(id), order, End::Back);
-            id += 1 << order;
+        for (id, order) in blocks_of(1..end) {
+            buddy.insert(metas, id, order, End::Back);
         }
         buddy
     }
@@ -174,12 +169,8 @@ impl Buddy {
 
     /// Adds used frames, which have no free neighbours outside the range, to the lists.
     pub(super) fn add_used(&mut self, metas: &[Meta], frames: Range<u32>) {
-        let mut id = frames.start;
-        while id < frames.end {
-            let aligned = id.trailing_zeros().min(u32::from(MAX_ORDER));
-            let order = aligned.min((frames.end - id).ilog2()) as u8;
-            self.insert(metas, FrameId(id), order, End::Front);
-            id += 1 << order;
+        for (id, order) in blocks_of(frames) {
+            self.insert(metas, id, order, End::Front);
         }
     }
 
@@ -196,14 +187,10 @@ impl Buddy {
     pub(super) fn give_singles(&mut self, metas: &[Meta], ids: &mut [FrameId]) {
         ids.sort_unstable_by_key(|id| id.0);
         for run in ids.chunk_by(|one, next| one.0 + 1 == next.0) {
-            let (mut id, end) = (run[0].0, run[0].0 + run.len() as u32);
-            while id < end {
-                let aligned = id.trailing_zeros().min(u32::from(MAX_ORDER));
-                let order = aligned.min((end - id).ilog2()) as u8;
-                let parts = &metas[id as usize + 1..id as usize + (1 << order)];
+            for (id, order) in blocks_of(run[0].0..run[0].0 + run.len() as u32) {
+                let parts = &metas[id.index() + 1..id.index() + (1 << order)];
                 parts.iter().for_each(|meta| meta.set_kind(Kind::Part));
-                self.give(metas, FrameId(id), order);
-                id += 1 << order;
+                self.give(metas, id, order);
             }
         }
     }
@@ -234,19 +221,20 @@ impl Buddy {
         let meta = &metas[id.index()];
         meta.set_order(order);
         meta.set_kind(Kind::Free);
-        let list = &mut self.lists[usize::from(order)];
-        match end {
-            End::Front => list.push_front(metas, id),
-            End::Back => list.push_back(metas, id),
-        }
+        self.lists[usize::from(order)].push(metas, id, end);
         self.free += 1 << order;
     }
 }
 
-#[derive(Clone, Copy)]
-enum End {
-    Front,
-    Back,
+/// Returns the largest aligned blocks of a range of frames, and their orders.
+fn blocks_of(frames: Range<u32>) -> impl Iterator<Item = (FrameId, u8)> {
+    let mut id = frames.start;
+    std::iter::from_fn(move || {
+        let fits = frames.end.saturating_sub(id).checked_ilog2()?;
+        let order = fits.min(id.trailing_zeros()).min(u32::from(MAX_ORDER));
+        id += 1 << order;
+        Some((FrameId(id - (1 << order)), order as u8))
+    })
 }
 
 #[cfg(all(test, not(loom), not(shuttle)))]

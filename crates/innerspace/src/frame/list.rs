@@ -17,25 +17,16 @@ use crate::sync::atomic::Ordering;
 pub(crate) struct FrameList {
     head: u32,
     tail: u32,
-    len: u32,
+}
+
+/// An end of a list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    Front,
+    Back,
 }
 
 impl FrameList {
-    /// Makes an empty list.
-    pub(crate) const fn new() -> FrameList {
-        FrameList {
-            head: 0,
-            tail: 0,
-            len: 0,
-        }
-    }
-
-    /// Returns the number of frames (blocks) in the list.
-    #[cfg(any(test, feature = "test-util"))]
-    pub(crate) fn len(&self) -> u32 {
-        self.len
-    }
-
     /// Returns the first frame.
     pub(crate) fn front(&self) -> Option<FrameId> {
         (self.head != 0).then_some(FrameId(self.head))
@@ -59,14 +50,18 @@ impl FrameList {
         (prev != 0).then_some(FrameId(prev))
     }
 
-    /// Adds a frame at the front.
-    pub(crate) fn push_front(&mut self, metas: &[Meta], id: FrameId) {
-        self.insert(metas, id.0, 0, self.head);
-    }
-
-    /// Adds a frame at the back.
-    pub(crate) fn push_back(&mut self, metas: &[Meta], id: FrameId) {
-        self.insert(metas, id.0, self.tail, 0);
+    /// Adds a frame at one end.
+    #[inline]
+    pub(crate) fn push(&mut self, metas: &[Meta], id: FrameId, end: End) {
+        let (prev, next) = match end {
+            End::Front => (0, self.head),
+            End::Back => (self.tail, 0),
+        };
+        let links = &metas[id.index()].links;
+        links.prev.store(prev, Ordering::Relaxed);
+        links.next.store(next, Ordering::Relaxed);
+        self.set_next(metas, prev, id.0);
+        self.set_prev(metas, next, id.0);
     }
 
     /// Takes the first frame out.
@@ -87,16 +82,6 @@ impl FrameList {
         links.next.store(0, Ordering::Relaxed);
         self.set_next(metas, prev, next);
         self.set_prev(metas, next, prev);
-        self.len -= 1;
-    }
-
-    fn insert(&mut self, metas: &[Meta], id: u32, prev: u32, next: u32) {
-        let links = &metas[id as usize].links;
-        links.prev.store(prev, Ordering::Relaxed);
-        links.next.store(next, Ordering::Relaxed);
-        self.set_next(metas, prev, id);
-        self.set_prev(metas, next, id);
-        self.len += 1;
     }
 
     fn set_next(&mut self, metas: &[Meta], id: u32, next: u32) {

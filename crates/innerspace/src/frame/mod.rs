@@ -101,7 +101,7 @@ pub(crate) use frames::{ArenaError, ArenaOptions, Frames};
 pub(crate) use hold::touched;
 pub(crate) use hold::{Dropped, HoldState, PutView};
 #[cfg(not(loom))]
-pub(crate) use list::FrameList;
+pub(crate) use list::{End, FrameList};
 pub(crate) use listing::Listing;
 #[cfg(not(loom))]
 pub(crate) use lock::WaitResult;

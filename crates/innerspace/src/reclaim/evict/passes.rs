@@ -13,9 +13,9 @@
 //! to write is called less and less often, until the next tick.
 
 use super::cluster::{Cluster, Effort, Shrunk};
-use crate::frame::FlagSet;
+use crate::frame::{End, FlagSet};
 use crate::group::{GroupId, Portion, Spared};
-use crate::reclaim::lists::{Demotion, End, Evictable, ListKind, pages_of};
+use crate::reclaim::lists::{Demotion, Evictable, ListKind, pages_of};
 use crate::reclaim::owners::Io;
 use crate::reclaim::pool::Pool;
 use crate::stats::Event;
@@ -243,11 +243,11 @@ impl Scan<'_> {
             }
             pool.lru.put_back(&pool.frames, &keep, Evictable::Yes);
             let end = match policy.demotion() {
-                Demotion::SecondChance => End::Head,
+                Demotion::SecondChance => End::Front,
                 Demotion::Next => {
                     // Frames were taken oldest first.
                     demote.reverse();
-                    End::Tail
+                    End::Back
                 }
             };
             pool.lru.put_back_inactive(&pool.frames, &demote, end);

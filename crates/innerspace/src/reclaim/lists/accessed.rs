@@ -19,8 +19,8 @@
 use super::batch::thread_batch;
 use super::lru::Lru;
 use super::policy::SecondUse;
-use super::state::{End, ListKind, LruState, pages_of};
-use crate::frame::{FlagSet, Frames, Uses};
+use super::state::{ListKind, LruState, pages_of};
+use crate::frame::{End, FlagSet, Frames, Uses};
 use crate::group::GroupId;
 use crate::stats::{Counters, Event};
 use crate::sync::atomic::Ordering;
@@ -61,7 +61,7 @@ impl Lru {
         // A frame that leaves a batch or isolation goes to the list that its flags name.
         if state == LruState::List(ListKind::Inactive) {
             locked.take(metas, id, ListKind::Inactive);
-            locked.insert(metas, id, ListKind::Active, End::Head);
+            locked.insert(metas, id, ListKind::Active, End::Front);
         }
         drop(locked);
         let pages = pages_of(meta);

@@ -1,7 +1,7 @@
 //! One group's lists.
 
-use super::state::{End, ListKind, ListSizes, LruState, pages_of};
-use crate::frame::{FrameList, Meta};
+use super::state::{ListKind, ListSizes, LruState, pages_of};
+use crate::frame::{End, FrameList, Meta};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, Rank};
 use crate::units::{FrameId, PageCount};
@@ -75,15 +75,12 @@ impl LockedLists<'_> {
         );
     }
 
-    /// Puts a frame that is on no list at one end of a list.
+    /// Puts a frame that is on no list at one end of a list. The newest frame is at the front, and
+    /// reclaim takes frames from the back.
     #[inline]
     pub(super) fn insert(&mut self, metas: &[Meta], id: FrameId, kind: ListKind, end: End) {
         let meta = &metas[id.index()];
-        let list = &mut self.lists.lists[kind as usize];
-        match end {
-            End::Head => list.push_front(metas, id),
-            End::Tail => list.push_back(metas, id),
-        }
+        self.lists.lists[kind as usize].push(metas, id, end);
         self.change_pages(kind, pages_of(meta) as i64);
         LruState::List(kind).store(meta);
     }

@@ -3,8 +3,8 @@
 use super::batch::{BATCHES, Batch, is_per_thread};
 use super::group::{GroupLists, LockedLists};
 use super::policy::EvictionPolicy;
-use super::state::{End, Evictable, ListKind, ListSizes, LruState, pages_of};
-use crate::frame::{FlagSet, Frames, Listing, Meta};
+use super::state::{Evictable, ListKind, ListSizes, LruState, pages_of};
+use crate::frame::{End, FlagSet, Frames, Listing, Meta};
 use crate::group::{GroupId, Slab};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::pending::{Room, Seen};
@@ -62,7 +62,7 @@ impl<'l> ListLocks<'l> {
         if LruState::of(seen) == LruState::Batch(batch)
             && let Some(locked) = self.lock_at(meta, seen)
         {
-            locked.insert(metas, id, ListKind::by_flags(meta), End::Head);
+            locked.insert(metas, id, ListKind::by_flags(meta), End::Front);
         }
     }
 }
@@ -167,7 +167,7 @@ impl Lru {
                 (LruState::None, group),
                 "{id:?} is added to the LRU twice, or to another group's lists"
             );
-            lists.insert(metas, *id, ListKind::by_flags(meta), End::Head);
+            lists.insert(metas, *id, ListKind::by_flags(meta), End::Front);
         }
     }
 
@@ -243,7 +243,7 @@ impl Lru {
                 if let LruState::List(kind) = state {
                     locked.take(metas, id, kind);
                 }
-                locked.insert(metas, id, list_for(meta, to), End::Head);
+                locked.insert(metas, id, list_for(meta, to), End::Front);
                 return;
             }
         }
@@ -279,12 +279,12 @@ impl Lru {
     /// Puts isolated frames back at the head of the list that their flags name, or of the
     /// unevictable one.
     pub(crate) fn put_back(&self, frames: &Frames, ids: &[FrameId], to: Evictable) {
-        self.put_back_to(frames, ids, End::Head, |meta| list_for(meta, to));
+        self.put_back_to(frames, ids, End::Front, |meta| list_for(meta, to));
     }
 
     /// Puts isolated frames back at the tail of the list that their flags name, in this order.
     pub(crate) fn put_back_at_tail(&self, frames: &Frames, ids: &[FrameId]) {
-        self.put_back_to(frames, ids, End::Tail, ListKind::by_flags);
+        self.put_back_to(frames, ids, End::Back, ListKind::by_flags);
     }
 
     /// Puts isolated frames back on the inactive list. The flag ACTIVE is cleared under the list's

@@ -30,4 +30,4 @@ pub(crate) use refault::{CLOCK_BITS, Refault};
 pub(crate) use state::Evictable;
 #[cfg(all(test, not(shuttle)))]
 pub(crate) use state::ListSizes;
-pub(super) use state::{End, ListKind, LruState, pages_of};
+pub(super) use state::{ListKind, LruState, pages_of};

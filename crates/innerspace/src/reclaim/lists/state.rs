@@ -41,15 +41,6 @@ impl ListKind {
     }
 }
 
-/// An end of a list.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum End {
-    /// The end with the newest frame.
-    Head,
-    /// The end from which reclaim takes frames.
-    Tail,
-}
-
 /// Whether reclaim looks at a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Evictable {
