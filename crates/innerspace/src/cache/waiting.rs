@@ -19,8 +19,8 @@ use thiserror::Error;
 
 use crate::cache::service::Cache;
 use crate::exec::reentry;
-use crate::frame::{SleepEnd, Sleeper, deadline};
-use crate::sync::Arc;
+use crate::frame::{Sleeper, deadline};
+use crate::sync::{Arc, WaitEnd};
 
 /// The time limit of a wait for a future has passed. The future continues.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
@@ -84,6 +84,6 @@ pub(crate) fn wait_for<F: Future + Unpin>(
         };
         // If the work done here has woken the future, the thread does not sleep.
         let slept = sleeper.sleep(until);
-        is_over = slept == SleepEnd::TimedOut && end.is_some_and(|end| Instant::now() >= end);
+        is_over = slept == WaitEnd::TimedOut && end.is_some_and(|end| Instant::now() >= end);
     }
 }

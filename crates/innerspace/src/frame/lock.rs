@@ -53,10 +53,10 @@ use std::time::{Duration, Instant};
 
 use super::flags::{FlagSet, Flags};
 use super::hold::Dropped;
-use super::wait_table::{Bit, Key, Queue, Roused, SleepEnd, Sleeper, WaitTable, WakeList};
+use super::wait_table::{Bit, Key, Queue, Roused, Sleeper, WaitTable, WakeList};
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU8, Ordering};
-use crate::sync::{Arc, Backoff, MutexGuard, Rank, order};
+use crate::sync::{Arc, Backoff, MutexGuard, Rank, WaitEnd, order};
 use crate::sys::lock_byte::{self, Contention};
 
 const LOCKED: u8 = FlagSet::LOCKED.0;
@@ -228,7 +228,7 @@ impl<'a> FrameLock<'a> {
             if self.take_in_turn(&mut queue, Some(ticket)) {
                 return LockResult::Locked;
             }
-            if end == SleepEnd::TimedOut {
+            if end == WaitEnd::TimedOut {
                 // WAITERS may now be out of date; the next unlock clears it.
                 queue.remove_exclusive(key, ticket);
                 return LockResult::TimedOut;
@@ -442,7 +442,7 @@ impl<'a> FrameLock<'a> {
         let Some(ticket) = self.enqueue_shared(bit, &sleeper) else {
             return WaitResult::Cleared;
         };
-        if sleeper.sleep(deadline) == SleepEnd::TimedOut
+        if sleeper.sleep(deadline) == WaitEnd::TimedOut
             && self.queue().remove_shared(self.key(bit), ticket).is_some()
         {
             return WaitResult::TimedOut;
@@ -460,7 +460,7 @@ impl<'a> FrameLock<'a> {
             // The frame is not freed before the entry is out of the queue: see the module's
             // documentation.
             let end = sleeper.sleep(None);
-            debug_assert_eq!(end, SleepEnd::Woken, "no deadline, no timeout");
+            debug_assert_eq!(end, WaitEnd::Woken, "no deadline, no timeout");
         }
         dropped
     }

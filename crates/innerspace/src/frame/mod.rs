@@ -120,7 +120,7 @@ pub(crate) use row::{Next, Row};
 #[cfg(not(loom))]
 pub(crate) use singles::{MOST as MOST_SINGLES, Singles};
 pub(crate) use tag::{HeldOf, TAGGED_BYTES, Tag, Tags};
-pub(crate) use wait_table::{Bit, SleepEnd, Sleeper};
+pub(crate) use wait_table::{Bit, Sleeper};
 #[cfg(not(loom))]
 pub(crate) use window::Window;
 #[cfg(not(loom))]

@@ -28,7 +28,7 @@ use std::time::Instant;
 use super::flags::FlagSet;
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU8, Ordering};
-use crate::sync::{Arc, Mutex, MutexGuard, Rank, thread};
+use crate::sync::{Arc, Mutex, MutexGuard, Rank, WaitEnd, thread};
 
 /// The number of queues.
 #[cfg(not(loom))]
@@ -61,13 +61,6 @@ impl Bit {
 /// The key of an entry: the frame and the bit for which it waits.
 pub(super) type Key = (FrameId, Bit);
 
-/// How a sleep ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum SleepEnd {
-    Woken,
-    TimedOut,
-}
-
 const SLEEPING: u8 = 0;
 const WOKEN: u8 = 1;
 const HANDED: u8 = 2;
@@ -94,7 +87,7 @@ impl Sleeper {
     }
 
     /// Sleeps until the state changes or the deadline passes. `None` means no deadline.
-    pub(crate) fn sleep(&self, deadline: Option<Instant>) -> SleepEnd {
+    pub(crate) fn sleep(&self, deadline: Option<Instant>) -> WaitEnd {
         // Acquire: pairs with the Release of `rouse` and `hand_over`, so that this thread sees what
         // the waking thread did before.
         if self.state.load(Ordering::Acquire) == SLEEPING {
@@ -107,7 +100,7 @@ impl Sleeper {
                 Some(deadline) => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
-                        return SleepEnd::TimedOut;
+                        return WaitEnd::TimedOut;
                     }
                     thread::park_timeout(left);
                 }
@@ -117,12 +110,12 @@ impl Sleeper {
                 Some(_) => {
                     thread::yield_now();
                     if self.state.load(Ordering::Acquire) == SLEEPING {
-                        return SleepEnd::TimedOut;
+                        return WaitEnd::TimedOut;
                     }
                 }
             }
         }
-        SleepEnd::Woken
+        WaitEnd::Woken
     }
 
     /// Makes the thread runnable. If the result says that it was asleep, the caller unparks it
