@@ -507,7 +507,7 @@ impl Drop for DaxCore {
             let file = self.parts.name.clone();
             move || tracing::debug!(target: "innerspace", %file, "direct file closed")
         });
-        self.pool.kick();
+        self.pool.background.kick();
     }
 }
 

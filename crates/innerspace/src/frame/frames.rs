@@ -1,23 +1,22 @@
 //! The frames of one arena: allocation, metadata, addresses, locks, and a check of all of these.
 
 use std::ptr::NonNull;
-use std::time::Duration;
 
 use thiserror::Error;
 
 use super::arena::{Arena, FrameOffset};
 use super::buddy::MAX_ORDER;
-use super::hold::{Dropped, HoldState};
+use super::hold::HoldState;
 use super::hole_counts::HoleCounts;
 use super::huge::HugeParts;
-use super::lock::{self, FrameLock, LockResult, ReadEnd, WaitResult};
+use super::lock::FrameLock;
 use super::lookaside::Lookaside;
 use super::magazine::{Allocator, Source};
 use super::meta::{Kind, Meta};
 use super::owned::{Bytes, OwnedFrame};
 use super::singles::{MOST, Singles};
 use super::tag::Tag;
-use super::wait_table::{Bit, DEFAULT_PATIENCE, WaitTable};
+use super::wait_table::{DEFAULT_PATIENCE, WaitTable};
 use super::zeroed_array::ZeroedArray;
 use crate::sync::raw::AtomicU64;
 use crate::sys::copy::{self, Quarter};
@@ -95,7 +94,7 @@ const MAX_FRAMES: u32 = 1 << 28;
 pub(crate) struct Frames {
     arena: Arena,
     metas: ZeroedArray<Meta>,
-    lookaside: Lookaside,
+    pub(crate) lookaside: Lookaside,
     /// Frames that may be in use, the zero frame included.
     usable: u32,
     pub(super) allocator: Allocator,
@@ -313,31 +312,6 @@ impl Frames {
         }
     }
 
-    /// Returns the frame in which the block with this tag was last found. The guess may also be
-    /// another frame.
-    #[inline(always)]
-    pub(crate) fn guess_frame(&self, tag: Tag) -> FrameId {
-        self.lookaside.guess(tag)
-    }
-
-    /// Guesses like `guess_frame`, but by the run in which the block may be. It is for a caller
-    /// about to fetch so much that the processor's caches keep little else.
-    #[inline(always)]
-    pub(crate) fn guess_frame_in_run(&self, tag: Tag) -> FrameId {
-        self.lookaside.guess_in_run(tag)
-    }
-
-    /// Returns the size of the lookaside tables in bytes.
-    pub(crate) fn lookaside_bytes(&self) -> u64 {
-        self.lookaside.size()
-    }
-
-    /// Notes that the block with this tag was found in `frame`, which the next search tries first.
-    #[inline]
-    pub(crate) fn note_found(&self, tag: Tag, frame: FrameId) {
-        self.lookaside.note(tag, frame);
-    }
-
     /// Returns the frame to which this metadata belongs.
     pub(crate) fn id_of(&self, meta: &Meta) -> FrameId {
         let at = self.metas.element_offset(meta);
@@ -436,7 +410,7 @@ impl Frames {
         Some(unsafe { start.cast().as_ref() })
     }
 
-    /// Returns the frame's lock.
+    /// Returns the frame's lock. The caller holds the frame as long as it uses the lock.
     #[inline]
     pub(crate) fn lock_of(&self, id: FrameId) -> FrameLock<'_> {
         FrameLock {
@@ -444,57 +418,6 @@ impl Frames {
             flags: &self.meta(id).flags,
             waits: &self.waits,
         }
-    }
-
-    /// Takes the frame's lock if it is free and no thread waits. Takes no mutex and wakes no
-    /// thread, so it may be called in a section. In this function and all below, the caller holds
-    /// the frame.
-    #[inline]
-    pub(crate) fn try_lock_alone(&self, id: FrameId) -> bool {
-        self.lock_of(id).try_lock_alone()
-    }
-
-    /// Takes the frame's lock if it is free. It must not be called in a section, because it may
-    /// take a mutex of the wait table for a moment.
-    #[inline]
-    pub(crate) fn try_lock(&self, id: FrameId) -> bool {
-        self.lock_of(id).try_lock()
-    }
-
-    /// Takes the frame's lock. Sleeps until it is free.
-    #[inline]
-    pub(crate) fn lock(&self, id: FrameId) {
-        self.lock_of(id).lock();
-    }
-
-    /// Takes the frame's lock. Sleeps for at most `timeout`. If the timeout races with a handoff of
-    /// the lock, the caller gets the lock.
-    #[cfg_attr(
-        not(test),
-        expect(
-            dead_code,
-            reason = "part of the page lock's specification and models; unused so far"
-        )
-    )]
-    pub(crate) fn lock_timeout(&self, id: FrameId, timeout: Duration) -> LockResult {
-        self.lock_of(id).lock_timeout(timeout)
-    }
-
-    /// Releases the frame's lock. Panics in debug builds if the lock is not held.
-    #[inline]
-    pub(crate) fn unlock(&self, id: FrameId) {
-        self.lock_of(id).unlock();
-    }
-
-    /// Releases the lock of a block that was read from its store. Sets UPTODATE (or ERROR) in the
-    /// same operation.
-    pub(crate) fn end_read(&self, id: FrameId, end: ReadEnd) {
-        self.lock_of(id).end_read(end);
-    }
-
-    /// Marks the frame as being written to its store. The caller holds the frame's lock.
-    pub(crate) fn set_writeback(&self, id: FrameId) {
-        self.lock_of(id).set_writeback();
     }
 
     /// Ends the writeback that `set_writeback` began, and wakes its waiters. The caller keeps its
@@ -507,32 +430,6 @@ impl Frames {
             HoldState::NONE,
             "{id:?} was freed while its writeback ended"
         );
-    }
-
-    /// Sleeps until the bit was clear at some moment since the call. Another thread may set the bit
-    /// again immediately.
-    pub(crate) fn wait(&self, id: FrameId, bit: Bit) {
-        self.lock_of(id).wait(bit, None);
-    }
-
-    /// Waits like [`Frames::wait`], for at most `timeout`.
-    pub(crate) fn wait_timeout(&self, id: FrameId, bit: Bit, timeout: Duration) -> WaitResult {
-        self.lock_of(id).wait(bit, lock::deadline(timeout))
-    }
-
-    /// Drops the caller's reference. Then sleeps until the bit was clear at some moment since the
-    /// call, without touching the frame again. If the reference was the last hold, the caller frees
-    /// the frame.
-    #[cfg_attr(
-        not(test),
-        expect(
-            dead_code,
-            reason = "part of the page lock's specification and models; unused so far"
-        )
-    )]
-    pub(crate) fn put_and_wait(&self, id: FrameId, bit: Bit) -> Dropped {
-        self.lock_of(id)
-            .put_and_wait(bit, || self.meta(id).hold.put())
     }
 
     /// Returns the wait table, for its counters.

@@ -39,7 +39,7 @@ const MIXED: u32 = 1;
 /// The two tables that this module describes. Every word of the first one is the number of a frame
 /// of the arena.
 #[derive(Debug)]
-pub(super) struct Lookaside {
+pub(crate) struct Lookaside {
     words: ZeroedArray<AtomicU32>,
     /// For each run the wrapping distance from tags to frames, or one of the two constants above.
     /// (If the distance equals one of these, the blocks are guessed by their words.)
@@ -66,7 +66,7 @@ impl Lookaside {
     }
 
     /// Returns the size of the tables in bytes.
-    pub(super) fn size(&self) -> u64 {
+    pub(crate) fn size(&self) -> u64 {
         ((self.words.len() + self.runs.len()) * size_of::<AtomicU32>()) as u64
     }
 
@@ -87,7 +87,7 @@ impl Lookaside {
 
     /// Returns the guess of the tag's word: a frame of the arena, which may hold the block.
     #[inline(always)]
-    pub(super) fn guess(&self, tag: Tag) -> FrameId {
+    pub(crate) fn guess(&self, tag: Tag) -> FrameId {
         // Relaxed: the frame's hold word and its tag decide.
         FrameId(self.word(tag).load(Ordering::Relaxed))
     }
@@ -95,7 +95,7 @@ impl Lookaside {
     /// Returns the guess of the tag's run if there is one, otherwise that of its word. It takes a
     /// few instructions more than `guess`.
     #[inline(always)]
-    pub(super) fn guess_in_run(&self, tag: Tag) -> FrameId {
+    pub(crate) fn guess_in_run(&self, tag: Tag) -> FrameId {
         let run = self.run(tag).load(Ordering::Relaxed); // relaxed, as in `guess`
         let frame = run.wrapping_add(tag.0 as u32);
         // The run may belong to another file and lead out of the arena.
@@ -107,7 +107,7 @@ impl Lookaside {
 
     /// Notes that the block with this tag was found in `frame`.
     #[inline]
-    pub(super) fn note(&self, tag: Tag, frame: FrameId) {
+    pub(crate) fn note(&self, tag: Tag, frame: FrameId) {
         debug_assert!(frame.0 < self.frames, "{frame:?} is not in the arena");
         if frame.0 >= self.frames {
             return;

@@ -169,7 +169,7 @@ impl<K: ViewOwner> Pinned<K> {
     ) -> Option<Pinned<K>> {
         assert!(in_page < PAGE_SIZE && in_page + len <= 2 * PAGE_SIZE);
         let frames = owner.frames();
-        let first = frames.guess_frame(tags[0]);
+        let first = frames.lookaside.guess(tags[0]);
         let pair = frames.metas().get(first.index()..first.index() + 2)?;
         let start = frames.start(first).as_ptr().wrapping_add(in_page);
         // The lines are fetched side by side. A change of the first hold word would otherwise keep

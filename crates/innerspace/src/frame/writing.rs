@@ -109,7 +109,7 @@ impl<'f> Filling<'f> {
 
     /// Ends the filling: sets UPTODATE and unlocks in one step.
     pub(crate) fn finish(self) {
-        self.frames.end_read(self.frame, ReadEnd::Filled);
+        self.frames.lock_of(self.frame).end_read(ReadEnd::Filled);
     }
 }
 

@@ -294,7 +294,7 @@ impl Drop for MemoryInner {
             None => panics.catch(|| self.cache.abandon()),
         }
         // This wakes the service thread, which checks whether anything is left to serve.
-        self.pool.kick();
+        self.pool.background.kick();
         panics.go_on();
     }
 }

@@ -72,7 +72,7 @@ impl LimitParts {
         let stock = charged.saturating_sub(totals.usage);
         let reserve = totals.frames_reserve;
         let used = blocks + tables + anonymous + heap + stock + reserve;
-        let metadata = (totals.frames + 1) * 64 + pool.frames.lookaside_bytes();
+        let metadata = (totals.frames + 1) * 64 + pool.frames.lookaside.size();
         LimitParts {
             blocks: blocks * page,
             tables: tables * page,

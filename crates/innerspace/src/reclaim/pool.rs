@@ -1,12 +1,10 @@
 //! The pool: its components, freeing, and the small calls of the layers above.
 
-use std::time::Duration;
-
 use super::background::Background;
 use super::defer::RetireQueue;
 use super::evict::Progress;
 use super::lists::{Evictable, EvictionPolicy, Lru, LruState, Refault, pages_of, thread_batch};
-use super::owners::{LeftShadow, Owner, OwnerId, Owners, Shadows};
+use super::owners::{LeftShadow, OwnerId, Owners, Shadows};
 use super::sampling::{MissCurve, SAMPLER_BYTES, Sampler};
 use super::scope::{Scope, StoreScope};
 use super::watched::WatchedPages;
@@ -41,11 +39,11 @@ pub(crate) struct Pool {
     pub(crate) domain: Arc<Domain>,
     pub(crate) counters: Counters,
     pub(super) lru: Lru,
-    pub(super) owners: Owners,
+    pub(crate) owners: Owners,
     pub(super) retired: RetireQueue<Retired>,
     shadows: Shadows,
     pub(super) progress: Progress,
-    pub(super) background: Background,
+    pub(crate) background: Background,
     pub(super) sampler: Option<Sampler>,
     /// Counts calls of [`Pool::next_offset`], by which the rounding of shares is spread.
     offsets: AtomicU64,
@@ -369,28 +367,6 @@ impl Pool {
 
 /// Calls about owners.
 impl Pool {
-    /// Makes frames with the returned number in their metadata evictable through `owner`.
-    pub(crate) fn register_owner(&self, owner: Weak<dyn Owner>) -> OwnerId {
-        self.owners.register(owner)
-    }
-
-    /// Frees an owner's number. No frame has it any more.
-    pub(crate) fn unregister_owner(&self, id: OwnerId) {
-        self.owners.unregister(id);
-    }
-
-    /// Lists an owner among those that the background asks to write, or unlists it. Takes an
-    /// innermost lock only.
-    pub(crate) fn set_flushable(&self, id: OwnerId, flushable: bool) {
-        self.owners.set_flushable(id, flushable);
-    }
-
-    /// Whether the background asks the owner to write.
-    #[cfg(any(test, feature = "test-util"))]
-    pub(crate) fn is_flushable(&self, id: OwnerId) -> bool {
-        self.owners.is_flushable(id)
-    }
-
     /// Notes that `owner` evicted blocks and left these shadows in its index, oldest first. For
     /// each shadow above the bound, the oldest of all is forgotten by its owner
     /// ([`Owner::forget`]). The caller holds no lock.
@@ -418,7 +394,7 @@ impl Pool {
     /// any space ([`ANY_OWNER`]).
     pub(crate) fn retire_of(&self, owner: u64, entry: Retired) {
         if self.retired.push((owner, entry)) {
-            self.kick();
+            self.background.kick();
         }
     }
 
@@ -497,34 +473,12 @@ impl Pool {
         }
     }
 
-    /// Returns the number of ticks so far: the time stamp of dirty blocks.
-    pub(crate) fn now(&self) -> u64 {
-        self.background.now()
-    }
-
-    /// Requests a background step, and wakes the service thread if there is one.
-    #[cold]
-    pub(crate) fn kick(&self) {
-        self.background.kick();
-    }
-
-    /// Requests a background step that writes dirty blocks, oldest first.
-    pub(crate) fn want_flush(&self) {
-        self.background.want_flush();
-    }
-
     /// Requests a background step if free pages run low. Called whenever the root's usage has
     /// grown.
     #[inline]
     pub(super) fn kick_if_low(&self) {
         let used = self.groups.charged(GroupId::ROOT).0;
         self.background.kick_if_low(used, self.max_pages());
-    }
-
-    /// Sleeps until a step is requested, but at most `at_most`. Called by the service thread, which
-    /// then looks for work.
-    pub(crate) fn wait_for_work(&self, at_most: Duration) {
-        self.background.wait_for_work(at_most);
     }
 }
 
@@ -588,12 +542,6 @@ mod for_tests {
         #[cfg(all(not(loom), not(shuttle)))]
         pub(crate) fn is_retired_waited_for(&self) -> bool {
             self.retired.is_waited_for()
-        }
-
-        /// Whether a step is requested, so that the service thread would not sleep.
-        #[cfg(all(not(loom), not(shuttle)))]
-        pub(crate) fn is_kicked(&self) -> bool {
-            self.background.is_kicked()
         }
     }
 }

@@ -220,7 +220,7 @@ impl FileCore {
     /// Refuses to read from a store that was changed. May call the store. The caller holds no lock
     /// of a block.
     pub(crate) fn check_version(&self) -> Result<(), FileError> {
-        if self.version.begins_to_ask(self.pool.now()) {
+        if self.version.begins_to_ask(self.pool.background.now()) {
             self.ask_version()?;
         }
         match self.version.is_changed() {

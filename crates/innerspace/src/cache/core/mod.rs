@@ -183,7 +183,7 @@ impl FileCore {
         let block_shift = PAGE_SHIFT + u32::from(order);
         let number = cache.next_file();
         let core = Arc::new_cyclic(|me: &Weak<FileCore>| {
-            let owner = pool.register_owner(me.clone() as Weak<dyn Owner>);
+            let owner = pool.owners.register(me.clone() as Weak<dyn Owner>);
             FileCore {
                 me: me.clone(),
                 cache: cache.clone(),
@@ -205,7 +205,7 @@ impl FileCore {
                     accepted,
                 },
                 store: FileStore::new(store, uses_files, aside, &limits, block_shift),
-                version: StoreVersion::new(version, cache.pool().now()),
+                version: StoreVersion::new(version, cache.pool().background.now()),
                 blocks: Blocks::new(len, tags_of(owner)),
                 writes: WriteState::default(),
                 locks: FileLocks::default(),
@@ -533,7 +533,7 @@ impl Drop for FileCore {
         } else {
             // The number is freed only here: a holder of the file, closed or not, looks blocks up
             // by it.
-            self.pool.unregister_owner(self.id.owner);
+            self.pool.owners.unregister(self.id.owner);
         }
     }
 }

@@ -32,7 +32,7 @@ pub(crate) fn mark_dirty(core: &FileCore, block: u64, frame: FrameId) {
 #[inline]
 pub(crate) fn dirty_entry(core: &FileCore) -> Dirty {
     Dirty {
-        since: core.pool.now(),
+        since: core.pool.background.now(),
         barrier: match core.id.write_order {
             WriteOrder::Ordered => core.writes.barrier.current(),
             WriteOrder::Background | WriteOrder::OnSync => 0,
@@ -86,7 +86,7 @@ pub(crate) fn count_dirty(core: &FileCore, dirty: &mut DirtyIndex, blocks: usize
 #[inline]
 pub(crate) fn list_flushable(core: &FileCore, dirty: &mut DirtyIndex) {
     if dirty.set_flushable(true) {
-        core.pool.set_flushable(core.id.owner, true);
+        core.pool.owners.set_flushable(core.id.owner, true);
     }
 }
 

@@ -51,7 +51,7 @@ fn make_dirty_room_at(
             }
             DirtyLevel::Hard | DirtyLevel::Owed(_) => {}
         }
-        let before = core.pool.flushes();
+        let before = core.pool.background.flushes();
         if write_some(core) > 0 || clean_some_of(core, own, level) {
             level = dirty_level(core);
             continue;
@@ -68,8 +68,8 @@ fn make_dirty_room_at(
             // Other threads are writing, so the group's limit decides.
             break;
         };
-        core.pool.want_flush();
-        if flushes == 0 || !core.pool.wait_for_flush(before, FLUSH_WAIT) {
+        core.pool.background.want_flush();
+        if flushes == 0 || !core.pool.background.wait_for_flush(before, FLUSH_WAIT) {
             let pages = PageCount(core.block_pages());
             let reason = LimitReason::Unwritten;
             return Err(core.pool.limit_error(group, pages, reason).into());

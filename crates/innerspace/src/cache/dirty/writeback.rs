@@ -173,7 +173,7 @@ pub(crate) fn write_range(
         next: blocks.start,
         ..RunEnd::default()
     };
-    if reason != WriteReason::Sync && !core.writes.backoff.may_try(core.pool.now()) {
+    if reason != WriteReason::Sync && !core.writes.backoff.may_try(core.pool.background.now()) {
         return total;
     }
     let max_run = max_run(core, reason);
@@ -209,7 +209,7 @@ pub(crate) fn write_range(
             break;
         }
     }
-    let now = core.pool.now();
+    let now = core.pool.background.now();
     let failed = total.failed - refused;
     core.writes.backoff.note(total.written, failed, now);
     total
@@ -386,7 +386,7 @@ fn begin_in_index(
             let (begun, behind) = rest.split_at((end - one.block()) as usize);
             for (one, ..) in begun {
                 one.meta().flags.clear(FlagSet::DIRTY);
-                core.frames().set_writeback(one.frame());
+                core.frames().lock_of(one.frame()).set_writeback();
                 entries.push(Some(entry));
             }
             count_clean(core, begun.len());

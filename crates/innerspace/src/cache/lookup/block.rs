@@ -78,7 +78,7 @@ impl<'f> BlockRef<'f> {
 
     /// Waits until a bit of the block is clear.
     pub(crate) fn wait(&self, bit: Bit) {
-        self.file.frames().wait(self.frame, bit);
+        self.file.frames().lock_of(self.frame).wait(bit, None);
     }
 }
 
@@ -160,7 +160,7 @@ impl<'f> Locked<'f> {
             .held
             .take()
             .expect("taken by those who consume the guard alone");
-        held.file.frames().unlock(held.frame);
+        held.file.frames().lock_of(held.frame).unlock();
         held
     }
 
@@ -170,7 +170,7 @@ impl<'f> Locked<'f> {
             .held
             .take()
             .expect("taken by those who consume the guard alone");
-        held.file.frames().unlock(held.frame);
+        held.file.frames().lock_of(held.frame).unlock();
         std::mem::forget(held);
     }
 
@@ -188,7 +188,7 @@ impl<'f> Locked<'f> {
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
         if let Some(held) = &self.held {
-            held.file.frames().unlock(held.frame);
+            held.file.frames().lock_of(held.frame).unlock();
         }
     }
 }
@@ -289,7 +289,7 @@ impl<'f> NewBlock<'f> {
         file.unlink(block, frame, None);
         let dropped = file.pool.uncache(frame);
         debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");
-        file.frames().end_read(frame, ReadEnd::Failed);
+        file.frames().lock_of(frame).end_read(ReadEnd::Failed);
         file.note_made();
         drop(held);
         failpoint!(FillAbandoned);

@@ -135,7 +135,7 @@ impl Drop for Unlisted<'_> {
         // hold it for a moment.
         let dropped = file.pool.uncache(frame);
         debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");
-        file.frames().unlock(frame);
+        file.frames().lock_of(frame).unlock();
         file.put(frame);
     }
 }
@@ -166,8 +166,8 @@ impl FileCore {
     pub(crate) fn look_up_once(&self, block: u64, len: usize) -> Option<FrameId> {
         let tag = self.blocks.index.tags().sought(block);
         let frame = match len < MUCH {
-            true => self.frames().guess_frame(tag),
-            false => self.frames().guess_frame_in_run(tag),
+            true => self.frames().lookaside.guess(tag),
+            false => self.frames().lookaside.guess_in_run(tag),
         };
         match self.frames().meta(frame).try_get_of(tag) {
             HeldOf::Sought => return Some(frame),
@@ -185,7 +185,7 @@ impl FileCore {
     pub(crate) fn note_found(&self, block: u64, frame: FrameId) {
         let tag = self.blocks.index.tags().sought(block);
         if tag.is_somewhere() {
-            self.frames().note_found(tag, frame);
+            self.frames().lookaside.note(tag, frame);
         }
     }
 
@@ -309,17 +309,17 @@ impl FileCore {
         get: Get,
     ) -> Result<Option<Locked<'f>>, FileError> {
         if get.has(Get::NOWAIT) {
-            if !self.frames().try_lock(held.frame) {
+            if !self.frames().lock_of(held.frame).try_lock() {
                 return Err(self.would_block_in(held.block));
             }
         } else {
             if !held.is_up_to_date() {
                 self.wait_made(&held);
             }
-            self.frames().lock(held.frame);
+            self.frames().lock_of(held.frame).lock();
         }
         if !self.is_still(held.block, held.frame) {
-            self.frames().unlock(held.frame);
+            self.frames().lock_of(held.frame).unlock();
             self.check_fill_error(&held)?;
             return Ok(None);
         }

@@ -49,11 +49,11 @@ impl FileCore {
         }
         // The reference keeps the frame from being reused, so owner and index do not change.
         let held = BlockRef::new(self, frame, meta.index());
-        if meta.owner() != self.id.owner.0 || !self.frames().try_lock(frame) {
+        if meta.owner() != self.id.owner.0 || !self.frames().lock_of(frame).try_lock() {
             return None;
         }
         if !self.is_still(held.block, frame) {
-            self.frames().unlock(frame);
+            self.frames().lock_of(frame).unlock();
             return None;
         }
         Some(Locked::new(held))
@@ -257,7 +257,7 @@ impl Owner for FileCore {
         let mut dirty = self.dirty();
         if !dirty.has_flushable() {
             if dirty.set_flushable(false) {
-                self.pool.set_flushable(self.id.owner, false);
+                self.pool.owners.set_flushable(self.id.owner, false);
             }
             return CleanCount::default();
         }
@@ -265,7 +265,7 @@ impl Owner for FileCore {
         if !self.may_call_unasked() {
             return CleanCount::default();
         }
-        if self.pool.is_served() {
+        if self.pool.background.is_served() {
             if self.dirty().has_since(request.dirtied_by) {
                 flush_in_its_lane(self, *request);
             }

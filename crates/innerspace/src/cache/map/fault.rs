@@ -130,7 +130,7 @@ impl LockedBlock {
 
 impl Drop for LockedBlock {
     fn drop(&mut self) {
-        self.core.frames().unlock(self.frame);
+        self.core.frames().lock_of(self.frame).unlock();
         self.core.put(self.frame);
     }
 }

@@ -65,7 +65,7 @@ impl FaultAround {
     #[inline(never)]
     fn unlock_all(&mut self, pool: &Pool) {
         for (place, frame) in self.taken[..self.len].iter().enumerate() {
-            pool.frames.unlock(*frame);
+            pool.frames.lock_of(*frame).unlock();
             if self.strays & 1 << place != 0 {
                 pool.unmap(*frame);
             }
@@ -101,7 +101,7 @@ fn try_lock_counted(core: &FileCore, block: u64) -> Option<(FrameId, bool)> {
     }
     interleave();
     failpoint!(NeighbourCounted);
-    if !frames.try_lock_alone(frame) {
+    if !frames.lock_of(frame).try_lock_alone() {
         // This may be the last hold, and nothing is freed in a section.
         core.pool.retire(Retired::Unmap(frame));
         return None;

@@ -530,7 +530,10 @@ fn shuttle_a_service_sleeps_on_no_call_whoever_ticks_meanwhile() {
             thread::spawn(move || {
                 while !ended.load(Ordering::SeqCst) {
                     // No time passes under shuttle: only a kick ends the wait.
-                    cache.pool().wait_for_work(Duration::from_secs(1));
+                    cache
+                        .pool()
+                        .background
+                        .wait_for_work(Duration::from_secs(1));
                     while cache.step() == Step::More {}
                 }
             })
@@ -549,7 +552,7 @@ fn shuttle_a_service_sleeps_on_no_call_whoever_ticks_meanwhile() {
         ticking.join().unwrap();
         other.join().unwrap();
         ended.store(true, Ordering::SeqCst);
-        cache.pool().kick();
+        cache.pool().background.kick();
         service.join().unwrap();
         finish(&cache, file);
     };

@@ -144,7 +144,7 @@ impl FileCore {
         }
         // A hint: it neither waits while the file is locked exclusively, nor asks the store for
         // its version. The next block is then a miss, which does both.
-        if self.in_store_call() || self.version.stops_hints(self.pool.now()) {
+        if self.in_store_call() || self.version.stops_hints(self.pool.background.now()) {
             return;
         }
         let Some(_steady) = self.locks.try_shared() else {
@@ -365,7 +365,7 @@ impl FileCore {
             return false;
         }
         // The store is not asked for its version here.
-        if self.version.stops_hints(self.pool.now()) {
+        if self.version.stops_hints(self.pool.background.now()) {
             return false;
         }
         let Some(_steady) = self.locks.try_shared() else {

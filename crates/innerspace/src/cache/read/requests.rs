@@ -438,7 +438,7 @@ impl FileCore {
 
     /// Frees a block that left its file while it was in flight.
     fn free_detached(&self, frame: FrameId) {
-        self.frames().end_read(frame, ReadEnd::Failed);
+        self.frames().lock_of(frame).end_read(ReadEnd::Failed);
         drop(BlockRef::new(self, frame, 0));
     }
 

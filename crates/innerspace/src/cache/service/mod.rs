@@ -206,7 +206,7 @@ impl Cache {
         let call = Box::new(call);
         if !self.is_served() {
             self.deferred.queue(of.map(|owner| owner.0), call);
-            self.pool.kick();
+            self.pool.background.kick();
         } else if self.deferred.push(payer.0.into(), call) == Served::ByCallers {
             self.leave_jobs_to_service();
         }
@@ -253,7 +253,7 @@ impl Cache {
         // Relaxed: no thread has a file yet.
         self.served.store(true, Ordering::Relaxed);
         self.workers.begin_threads();
-        self.pool.begin_service();
+        self.pool.background.begin_service();
     }
 
     pub(super) fn is_served(&self) -> bool {
@@ -428,7 +428,7 @@ impl Cache {
     /// had to wait for its turn.
     fn leave_jobs_to_service(&self) {
         self.unserved.store(true, Ordering::Release);
-        self.pool.kick();
+        self.pool.background.kick();
     }
 
     fn in_flight_of(&self, group: GroupId) -> &AtomicU64 {

@@ -19,10 +19,10 @@ impl Cache {
     /// or their store fails.
     #[inline]
     pub(crate) fn want_flush(&self) {
-        let futile = self.flush_futile_at.load(Ordering::Relaxed) == self.pool.now() + 1;
+        let futile = self.flush_futile_at.load(Ordering::Relaxed) == self.pool.background.now() + 1;
         if !futile && !self.flush_wanted.load(Ordering::Relaxed) {
             self.flush_wanted.store(true, Ordering::Release);
-            self.pool.kick();
+            self.pool.background.kick();
         }
     }
 
@@ -51,7 +51,7 @@ impl Cache {
         // ends.
         if written == 0 && StoreScope::is_any_open() {
             self.flush_wanted.store(true, Ordering::Release);
-            self.pool.kick();
+            self.pool.background.kick();
             return Step::Idle;
         }
         if written == 0 {
@@ -64,14 +64,14 @@ impl Cache {
 
     /// Notes that nothing could be written in this tick.
     pub(crate) fn note_futile_flush(&self) {
-        let tick = self.pool.now() + 1;
+        let tick = self.pool.background.now() + 1;
         self.flush_futile_at.store(tick, Ordering::Relaxed);
     }
 
     /// Requests a step that syncs the files that need it.
     pub(crate) fn want_syncs(&self) {
         self.syncs_wanted.store(true, Ordering::Release);
-        self.pool.kick();
+        self.pool.background.kick();
     }
 
     /// Does a bounded piece of work for the files and for the pool below them. The caller has no

@@ -329,7 +329,8 @@ fn a_moved_block_keeps_its_place_on_the_lists() {
 /// Returns the frame in which a lookup guesses a block to be, if it guesses.
 fn guess(core: &FileCore, block: u64) -> Option<FrameId> {
     let tag = core.blocks.index.tags().sought(block);
-    tag.is_somewhere().then(|| core.frames().guess_frame(tag))
+    tag.is_somewhere()
+        .then(|| core.frames().lookaside.guess(tag))
 }
 
 fn frame(core: &FileCore, block: u64) -> FrameId {
@@ -365,7 +366,8 @@ fn who_reads_much_of_a_block_guesses_it_by_what_was_found_of_its_neighbour() {
     let core = core(&file);
     let in_run = |block| {
         core.frames()
-            .guess_frame_in_run(core.blocks.index.tags().sought(block))
+            .lookaside
+            .guess_in_run(core.blocks.index.tags().sought(block))
     };
     let runs = |block: u64| core.blocks.index.tags().sought(block).number() / 16;
     let pair = (0..31).find(|block| {
@@ -404,15 +406,15 @@ fn a_wrong_run_is_found_out_and_mended() {
     // The lookaside table has the first block one frame lower. So each block is guessed to be its
     // neighbour.
     let wrong = FrameId(frame(core, first).0 - 1);
-    core.frames().note_found(tag(first), wrong);
-    assert_eq!(core.frames().guess_frame_in_run(tag(first)), wrong);
+    core.frames().lookaside.note(tag(first), wrong);
+    assert_eq!(core.frames().lookaside.guess_in_run(tag(first)), wrong);
     let mut bytes = [0; 4096];
     for block in (first..first + 16).rev() {
         let at = block * 4096;
         assert_eq!(file.read_at(&mut bytes, at).unwrap(), 4096);
         assert_eq!(bytes[..], pattern(at..at + 4096), "block {block}");
         assert_eq!(
-            core.frames().guess_frame_in_run(tag(block)),
+            core.frames().lookaside.guess_in_run(tag(block)),
             frame(core, block)
         );
     }
@@ -439,7 +441,7 @@ fn a_wrong_guess_is_found_out_and_mended() {
     for wrong in wrong.into_iter().chain((40..60).map(FrameId)) {
         let tag = core.blocks.index.tags().sought(0);
         for read in 0..2 {
-            core.frames().note_found(tag, wrong);
+            core.frames().lookaside.note(tag, wrong);
             let mut bytes = vec![0; 4096];
             match read {
                 0 => bytes.copy_from_slice(&file.view(0..4096).unwrap()),

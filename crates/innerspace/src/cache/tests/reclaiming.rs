@@ -337,7 +337,7 @@ fn a_tick_in_a_call_of_a_store_puts_no_flush_off() {
         PageCount(20),
         "it stands above a store that is called"
     );
-    assert!(cache.pool().is_kicked());
+    assert!(cache.pool().background.is_kicked());
     while cache.step() == Step::More {}
     assert!(dirty() < PageCount(20));
     drop((file, other));
@@ -352,7 +352,7 @@ fn a_tick_in_a_call_of_a_store_forgets_no_write_that_reclaim_wants() {
     core(&file).store.note_use();
     file.write_at(&[1; 20 * PAGE], 0).unwrap();
     let dirty = || cache.dirty_pages(cache.root_group().id());
-    cache.pool().want_flush();
+    cache.pool().background.want_flush();
     let call = core(&other).store_call();
     cache.tick();
     drop(call);
@@ -442,7 +442,7 @@ fn a_tick_in_a_store_call_forgets_no_high() {
     let call = core(&other).store_call();
     cache.tick();
     drop(call);
-    assert!(cache.pool().is_kicked());
+    assert!(cache.pool().background.is_kicked());
     while cache.step() == Step::More {}
     assert!(group.usage() <= 10 * PAGE as u64, "{}", group.usage());
 }

@@ -46,17 +46,20 @@ fn an_uncontended_lock_never_looks_at_the_wait_table() {
         let frames = patient(patience);
         let id = published(&frames);
         for _ in 0..10 {
-            frames.lock(id);
-            assert!(!frames.try_lock(id));
-            frames.unlock(id);
-            assert!(frames.try_lock(id));
-            frames.set_writeback(id);
-            frames.end_read(id, ReadEnd::Filled);
+            frames.lock_of(id).lock();
+            assert!(!frames.lock_of(id).try_lock());
+            frames.lock_of(id).unlock();
+            assert!(frames.lock_of(id).try_lock());
+            frames.lock_of(id).set_writeback();
+            frames.lock_of(id).end_read(ReadEnd::Filled);
             frames.end_writeback(id);
-            frames.wait(id, Bit::Locked);
-            frames.wait(id, Bit::Writeback);
-            assert_eq!(frames.lock_timeout(id, Duration::ZERO), LockResult::Locked);
-            frames.unlock(id);
+            frames.lock_of(id).wait(Bit::Locked, None);
+            frames.lock_of(id).wait(Bit::Writeback, None);
+            assert_eq!(
+                frames.lock_of(id).lock_timeout(Duration::ZERO),
+                LockResult::Locked
+            );
+            frames.lock_of(id).unlock();
             frames.meta(id).flags.clear(FlagSet::UPTODATE);
         }
         assert_eq!(frames.waits().visits(), 0);
@@ -67,11 +70,11 @@ fn an_uncontended_lock_never_looks_at_the_wait_table() {
 fn the_end_of_a_read_tells_how_it_went() {
     let frames = arena(64);
     let id = published(&frames);
-    frames.lock(id);
-    frames.end_read(id, ReadEnd::Failed);
+    frames.lock_of(id).lock();
+    frames.lock_of(id).end_read(ReadEnd::Failed);
     assert_eq!(flags(&frames, id), FlagSet::ERROR);
-    frames.lock(id);
-    frames.end_read(id, ReadEnd::Filled);
+    frames.lock_of(id).lock();
+    frames.lock_of(id).end_read(ReadEnd::Filled);
     assert_eq!(flags(&frames, id), FlagSet::UPTODATE);
 }
 
@@ -83,13 +86,13 @@ fn frames_in_one_bucket_do_not_wake_each_other() {
     let (first, second) = std::iter::repeat_with(|| published(&frames))
         .find_map(|id| Some((seen.insert(WaitTable::bucket(id), id)?, id)))
         .unwrap();
-    assert!(frames.try_lock(first) && frames.try_lock(second));
+    assert!(frames.lock_of(first).try_lock() && frames.lock_of(second).try_lock());
     let ours = waiter(&frames, first, Bit::Locked);
     let others = waiter(&frames, second, Bit::Locked);
-    frames.unlock(first);
+    frames.lock_of(first).unlock();
     assert_eq!((ours.is_woken(), others.is_woken()), (true, false));
     assert!(flags(&frames, second).contains(FlagSet::WAITERS));
-    frames.unlock(second);
+    frames.lock_of(second).unlock();
     assert!(others.is_woken());
     assert_eq!(flags(&frames, second), FlagSet::EMPTY);
 }
@@ -99,21 +102,21 @@ fn frames_in_one_bucket_do_not_wake_each_other() {
 fn the_lock_and_writeback_are_waited_for_separately() {
     let frames = arena(64);
     let id = published(&frames);
-    frames.lock(id);
-    frames.set_writeback(id);
+    frames.lock_of(id).lock();
+    frames.lock_of(id).set_writeback();
     let lock = waiter(&frames, id, Bit::Locked);
     let writeback = waiter(&frames, id, Bit::Writeback);
-    frames.unlock(id);
+    frames.lock_of(id).unlock();
     assert_eq!((lock.is_woken(), writeback.is_woken()), (true, false));
     assert!(
         flags(&frames, id).contains(FlagSet::WAITERS),
         "one still waits"
     );
-    frames.lock(id);
+    frames.lock_of(id).lock();
     let again = waiter(&frames, id, Bit::Locked);
     frames.end_writeback(id);
     assert_eq!((writeback.is_woken(), again.is_woken()), (true, false));
-    frames.unlock(id);
+    frames.lock_of(id).unlock();
     assert!(again.is_woken());
     assert_eq!(flags(&frames, id), FlagSet::EMPTY);
 }
@@ -125,26 +128,29 @@ fn who_may_not_pass_the_first_hands_it_the_lock() {
     for patience in [0, 2] {
         let frames = Arc::new(patient(patience));
         let id = published(&frames);
-        frames.lock(id);
+        frames.lock_of(id).lock();
         let waiter = thread::spawn({
             let frames = frames.clone();
-            move || frames.lock(id)
+            move || frames.lock_of(id).lock()
         });
         until_waiting(&frames, 1);
         let byte = frames.meta(id).flags.byte();
         let release = || byte.fetch_and(!FlagSet::LOCKED.0, Ordering::Release);
         for _ in 0..patience {
             release();
-            assert!(frames.try_lock(id), "it may be passed");
+            assert!(frames.lock_of(id).try_lock(), "it may be passed");
         }
         release();
-        assert!(!frames.try_lock(id), "it may not be passed any more");
+        assert!(
+            !frames.lock_of(id).try_lock(),
+            "it may not be passed any more"
+        );
         assert_eq!(frames.waits().entries(), 0, "the lock lies idle");
         waiter.join().unwrap();
         // The unlocker comes to the queue last, when it no longer has the lock.
         frames.lock_of(id).wake_cleared(Bit::Locked);
-        assert!(!frames.try_lock(id));
-        frames.unlock(id);
+        assert!(!frames.lock_of(id).try_lock());
+        frames.lock_of(id).unlock();
         assert_eq!(flags(&frames, id), FlagSet::EMPTY);
     }
 }
@@ -154,31 +160,31 @@ fn who_may_not_pass_the_first_hands_it_the_lock() {
 fn steals_until_the_waiter_has_it(patience: u32) -> u32 {
     let frames = Arc::new(patient(patience));
     let id = published(&frames);
-    frames.lock(id);
+    frames.lock_of(id).lock();
     let waiter = thread::spawn({
         let frames = frames.clone();
         move || {
-            frames.lock(id);
+            frames.lock_of(id).lock();
             frames.meta(id).extra.store(1, Ordering::Relaxed);
-            frames.unlock(id);
+            frames.lock_of(id).unlock();
         }
     });
     until_waiting(&frames, 1);
     let mut steals = 0;
     while steals <= patience {
-        frames.unlock(id);
-        if !frames.try_lock(id) {
+        frames.lock_of(id).unlock();
+        if !frames.lock_of(id).try_lock() {
             break;
         }
         if frames.meta(id).extra.load(Ordering::Relaxed) == 1 {
             // The waiter had the lock in between.
-            frames.unlock(id);
+            frames.lock_of(id).unlock();
             break;
         }
         steals += 1;
     }
     if steals > patience {
-        frames.unlock(id);
+        frames.lock_of(id).unlock();
     }
     waiter.join().unwrap();
     steals
@@ -203,7 +209,7 @@ fn a_waiter_loses_to_thieves_only_so_often() {
 fn without_patience_the_order_is_that_of_arrival() {
     let frames = Arc::new(patient(0));
     let id = published(&frames);
-    frames.lock(id);
+    frames.lock_of(id).lock();
     let (send, receive) = mpsc::channel();
     let waiters: Vec<_> = (0..6)
         .map(|number| {
@@ -211,9 +217,9 @@ fn without_patience_the_order_is_that_of_arrival() {
             let waiter = thread::spawn({
                 let frames = frames.clone();
                 move || {
-                    frames.lock(id);
+                    frames.lock_of(id).lock();
                     send.send(number).unwrap();
-                    frames.unlock(id);
+                    frames.lock_of(id).unlock();
                 }
             });
             until_waiting(&frames, number + 1);
@@ -221,7 +227,7 @@ fn without_patience_the_order_is_that_of_arrival() {
         })
         .collect();
     drop(send);
-    frames.unlock(id);
+    frames.lock_of(id).unlock();
     assert_eq!(receive.iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
     waiters
         .into_iter()
@@ -235,25 +241,27 @@ fn a_stale_waiters_bit_costs_one_slow_unlock() {
     for patience in [0, DEFAULT_PATIENCE] {
         let frames = patient(patience);
         let id = published(&frames);
-        frames.lock(id);
+        frames.lock_of(id).lock();
         assert_eq!(
-            frames.lock_timeout(id, Duration::from_nanos(1)),
+            frames.lock_of(id).lock_timeout(Duration::from_nanos(1)),
             LockResult::TimedOut
         );
         assert_eq!(
-            frames.wait_timeout(id, Bit::Locked, Duration::ZERO),
+            frames
+                .lock_of(id)
+                .wait(Bit::Locked, deadline(Duration::ZERO)),
             WaitResult::TimedOut
         );
         assert_eq!(frames.waits().entries(), 0, "they have gone");
         assert!(flags(&frames, id).contains(FlagSet::WAITERS), "stale");
         let before = frames.waits().visits();
-        frames.unlock(id);
+        frames.lock_of(id).unlock();
         assert_eq!(
             (frames.waits().visits(), flags(&frames, id)),
             (before + 1, FlagSet::EMPTY)
         );
-        frames.lock(id);
-        frames.unlock(id);
+        frames.lock_of(id).lock();
+        frames.lock_of(id).unlock();
         assert_eq!(frames.waits().visits(), before + 1);
     }
 }
@@ -263,16 +271,16 @@ fn a_stale_waiters_bit_bars_nobody() {
     for patience in [0, DEFAULT_PATIENCE] {
         let frames = patient(patience);
         let id = published(&frames);
-        frames.lock(id);
-        frames.set_writeback(id);
+        frames.lock_of(id).lock();
+        frames.lock_of(id).set_writeback();
         let _waiting = waiter(&frames, id, Bit::Writeback);
-        frames.unlock(id);
+        frames.lock_of(id).unlock();
         assert!(flags(&frames, id).contains(FlagSet::WAITERS));
         assert!(
-            frames.try_lock(id),
+            frames.lock_of(id).try_lock(),
             "those who wait for writeback are no reason to wait"
         );
-        frames.unlock(id);
+        frames.lock_of(id).unlock();
     }
 }
 
@@ -280,8 +288,10 @@ fn a_stale_waiters_bit_bars_nobody() {
 fn a_lock_for_a_section_leaves_the_wait_table_alone() {
     let frames = arena(64);
     let id = published(&frames);
-    assert!(frames.try_lock_alone(id) && !frames.try_lock_alone(id));
-    let gave_up = frames.wait_timeout(id, Bit::Locked, Duration::ZERO);
+    assert!(frames.lock_of(id).try_lock_alone() && !frames.lock_of(id).try_lock_alone());
+    let gave_up = frames
+        .lock_of(id)
+        .wait(Bit::Locked, deadline(Duration::ZERO));
     assert_eq!(gave_up, WaitResult::TimedOut);
     frames
         .meta(id)
@@ -290,30 +300,30 @@ fn a_lock_for_a_section_leaves_the_wait_table_alone() {
         .fetch_and(!FlagSet::LOCKED.0, Ordering::Release);
     assert_eq!(flags(&frames, id), FlagSet::WAITERS, "stale, and free");
     let before = frames.waits().visits();
-    assert!(!frames.try_lock_alone(id));
+    assert!(!frames.lock_of(id).try_lock_alone());
     assert_eq!(frames.waits().visits(), before);
-    assert!(frames.try_lock(id), "not in a section");
-    frames.unlock(id);
-    assert!(frames.try_lock_alone(id));
-    frames.unlock(id);
+    assert!(frames.lock_of(id).try_lock(), "not in a section");
+    frames.lock_of(id).unlock();
+    assert!(frames.lock_of(id).try_lock_alone());
+    frames.lock_of(id).unlock();
 }
 
 #[test]
 fn a_thread_that_takes_the_lock_leaves_the_waking_to_the_unlocker() {
     let frames = arena(64);
     let id = published(&frames);
-    frames.lock(id);
+    frames.lock_of(id).lock();
     let waits = waiter(&frames, id, Bit::Locked);
     // The owner releases the lock, and has yet to come to the queue.
     let byte = frames.meta(id).flags.byte();
     byte.fetch_and(!FlagSet::LOCKED.0, Ordering::Release);
-    frames.lock(id);
+    frames.lock_of(id).lock();
     assert!(!waits.is_woken());
     let later = waiter(&frames, id, Bit::Locked);
     frames.lock_of(id).wake_cleared(Bit::Locked);
     assert!(waits.is_woken());
     assert!(!later.is_woken(), "it has not seen the lock clear");
-    frames.unlock(id);
+    frames.lock_of(id).unlock();
     assert!(later.is_woken());
     assert_eq!(frames.waits().entries(), 0);
     assert_eq!(flags(&frames, id), FlagSet::EMPTY);
@@ -325,10 +335,10 @@ fn thousands_of_waiters_in_one_bucket_are_each_woken_once() {
     let all = if cfg!(miri) { 40 } else { 4_000 };
     let frames = arena(64);
     let id = published(&frames);
-    frames.lock(id);
+    frames.lock_of(id).lock();
     let waiters: Vec<_> = (0..all).map(|_| waiter(&frames, id, Bit::Locked)).collect();
     let before = frames.waits().visits();
-    frames.unlock(id);
+    frames.lock_of(id).unlock();
     assert_eq!(
         frames.waits().visits(),
         before + 1,
@@ -344,22 +354,25 @@ fn thousands_of_waiters_in_one_bucket_are_each_woken_once() {
 fn unlocking_an_unlocked_frame_is_never_a_silent_lock() {
     let frames = arena(64);
     let id = published(&frames);
-    frames.unlock(id);
-    assert!(frames.try_lock(id));
+    frames.lock_of(id).unlock();
+    assert!(frames.lock_of(id).try_lock());
 }
 
 #[test]
 fn put_and_wait_frees_what_it_held_last() {
     let frames = Arc::new(arena(64));
     let id = published(&frames);
-    frames.lock(id);
+    frames.lock_of(id).lock();
     assert!(frames.meta(id).hold.try_get());
     let waiter = thread::spawn({
         let frames = frames.clone();
-        move || frames.put_and_wait(id, Bit::Locked)
+        move || {
+            let put = || frames.meta(id).hold.put();
+            frames.lock_of(id).put_and_wait(Bit::Locked, put)
+        }
     });
     until_waiting(&frames, 1);
-    frames.unlock(id);
+    frames.lock_of(id).unlock();
     let ours = frames.meta(id).hold.put();
     let theirs = waiter.join().unwrap();
     assert!(
@@ -382,22 +395,26 @@ fn a_wait_entry_dies_right_after_it_is_unlinked() {
         let frames = Arc::new(patient(patience));
         let id = published(&frames);
         for _ in 0..rounds {
-            frames.lock(id);
-            frames.set_writeback(id);
+            frames.lock_of(id).lock();
+            frames.lock_of(id).set_writeback();
             let waiters: Vec<_> = (0..4)
                 .map(|number| {
                     let frames = frames.clone();
                     thread::spawn(move || match number {
-                        0 => frames.wait(id, Bit::Locked),
-                        1 => frames.wait(id, Bit::Writeback),
+                        0 => {
+                            frames.lock_of(id).wait(Bit::Locked, None);
+                        }
+                        1 => {
+                            frames.lock_of(id).wait(Bit::Writeback, None);
+                        }
                         2 => {
-                            frames.lock(id);
-                            frames.unlock(id);
+                            frames.lock_of(id).lock();
+                            frames.lock_of(id).unlock();
                         }
                         _ => {
                             let soon = Duration::from_micros(20);
-                            if frames.lock_timeout(id, soon) == LockResult::Locked {
-                                frames.unlock(id);
+                            if frames.lock_of(id).lock_timeout(soon) == LockResult::Locked {
+                                frames.lock_of(id).unlock();
                             }
                         }
                     })
@@ -407,15 +424,15 @@ fn a_wait_entry_dies_right_after_it_is_unlinked() {
             while frames.waits().entries() < 3 {
                 thread::yield_now();
             }
-            frames.unlock(id);
+            frames.lock_of(id).unlock();
             frames.end_writeback(id);
             waiters
                 .into_iter()
                 .for_each(|waiter| waiter.join().unwrap());
             assert_eq!(frames.waits().entries(), 0);
         }
-        assert!(frames.try_lock(id), "the lock is orphaned");
-        frames.unlock(id);
+        assert!(frames.lock_of(id).try_lock(), "the lock is orphaned");
+        frames.lock_of(id).unlock();
         assert_eq!(flags(&frames, id), FlagSet::EMPTY);
     }
 }
@@ -450,8 +467,8 @@ fn the_lock_excludes_under_stress() {
         assert_eq!(counted, locked);
         assert_eq!(frames.waits().entries(), 0);
         for &id in &ids {
-            assert!(frames.try_lock(id));
-            frames.unlock(id);
+            assert!(frames.lock_of(id).try_lock());
+            frames.lock_of(id).unlock();
             assert_eq!(flags(&frames, id), FlagSet::EMPTY);
         }
     }
@@ -461,17 +478,19 @@ fn the_lock_excludes_under_stress() {
 fn step(frames: &Frames, ids: &[FrameId], random: &mut Random) -> u64 {
     let id = ids[random.below(ids.len() as u64) as usize];
     let locked = match random.below(6) {
-        0 => frames.try_lock(id),
+        0 => frames.lock_of(id).try_lock(),
         1 => {
-            frames.lock_timeout(id, Duration::from_nanos(random.below(20_000)))
+            frames
+                .lock_of(id)
+                .lock_timeout(Duration::from_nanos(random.below(20_000)))
                 == LockResult::Locked
         }
         2 => {
-            frames.wait(id, Bit::Locked);
+            frames.lock_of(id).wait(Bit::Locked, None);
             false
         }
         _ => {
-            frames.lock(id);
+            frames.lock_of(id).lock();
             true
         }
     };
@@ -483,7 +502,7 @@ fn step(frames: &Frames, ids: &[FrameId], random: &mut Random) -> u64 {
             thread::yield_now();
         }
         extra.store(before + 1, Ordering::Relaxed);
-        frames.unlock(id);
+        frames.lock_of(id).unlock();
     }
     u64::from(locked)
 }

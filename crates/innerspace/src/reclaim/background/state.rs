@@ -81,7 +81,7 @@ impl Background {
         }
     }
 
-    /// Returns the number of ticks so far.
+    /// Returns the number of ticks so far: the time stamp of dirty blocks.
     pub(crate) fn now(&self) -> u64 {
         self.clock.load(Ordering::Relaxed)
     }
@@ -103,8 +103,8 @@ impl Background {
         self.last_owner.store(id.0, Ordering::Relaxed);
     }
 
-    /// Leaves writing to threads of the memory from now on: a store that hangs then blocks one of
-    /// them, and neither the service thread nor a caller.
+    /// Leaves writing to threads of the memory from now on, each for one owner: a store that hangs
+    /// then blocks one of them, and neither the service thread nor a caller.
     pub(crate) fn begin_service(&self) {
         self.served.store(true, Ordering::Relaxed);
     }
@@ -117,7 +117,8 @@ impl Background {
         }
     }
 
-    pub(super) fn is_served(&self) -> bool {
+    /// Whether [`Background::begin_service`] was called.
+    pub(crate) fn is_served(&self) -> bool {
         self.served.load(Ordering::Relaxed)
     }
 
@@ -140,7 +141,7 @@ impl Background {
         }
     }
 
-    /// Returns the number of flushes that are over.
+    /// Returns the number of flushes that were left to threads and are over.
     pub(crate) fn flushes(&self) -> u64 {
         self.flushing.lock().ended
     }
@@ -219,7 +220,8 @@ impl Background {
         }
     }
 
-    /// Sleeps until a step is requested, but at most `at_most`.
+    /// Sleeps until a step is requested, but at most `at_most`. Called by the service thread, which
+    /// then looks for work.
     pub(crate) fn wait_for_work(&self, at_most: Duration) {
         let guard = self.sleep.lock();
         if !self.wanted.load(Ordering::Relaxed) {

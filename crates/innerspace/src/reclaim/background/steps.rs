@@ -1,7 +1,5 @@
 //! The steps of background work: grace periods, keeping pages free, writing old dirty pages.
 
-use std::time::Duration;
-
 use crate::group::GroupId;
 use crate::reclaim::owners::FlushRequest;
 use crate::reclaim::pool::Pool;
@@ -57,28 +55,6 @@ impl Drop for LeftFlush {
 }
 
 impl Pool {
-    /// Leaves writing to threads of the memory from now on, each for one owner: a store that hangs
-    /// then blocks one of them, and neither the service thread nor a caller.
-    pub(crate) fn begin_service(&self) {
-        self.background.begin_service();
-    }
-
-    /// Whether [`Pool::begin_service`] was called.
-    pub(crate) fn is_served(&self) -> bool {
-        self.background.is_served()
-    }
-
-    /// Returns the number of flushes that were left to threads and are over.
-    pub(crate) fn flushes(&self) -> u64 {
-        self.background.flushes()
-    }
-
-    /// Waits until that number is no longer `before`, at most for `timeout`. Returns false if no
-    /// thread makes flushes.
-    pub(crate) fn wait_for_flush(&self, before: u64, timeout: Duration) -> bool {
-        self.background.wait_for_flush(before, timeout)
-    }
-
     /// Returns how many pages a request could get without reclaim.
     pub(crate) fn free_pages(&self) -> PageCount {
         // Pages in stock count as used both here and in `kick_if_low`: the two must agree.

@@ -94,7 +94,7 @@ pub(super) fn shrink(pool: &Pool, group: GroupId, target: PageCount, io: Io) -> 
     }
     let done = scan.done;
     if done.dirty.0 > 0 {
-        pool.want_flush();
+        pool.background.want_flush();
     }
     pool.counters.add(Event::PgSteal, done.freed.0);
     done

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::cluster::Shrunk;
 use super::passes;
-use crate::frame::{FlagSet, WaitResult};
+use crate::frame::{FlagSet, WaitResult, deadline};
 use crate::group::{GroupId, Holders, Reclaimer};
 use crate::reclaim::check;
 use crate::reclaim::owners::Io;
@@ -142,7 +142,7 @@ impl Pool {
         if let Some((id, bit)) = shrunk.waits_for
             && self.frames.meta(id).hold.try_get_cached()
         {
-            let end = self.frames.wait_timeout(id, bit, OTHERS_WAIT);
+            let end = self.frames.lock_of(id).wait(bit, deadline(OTHERS_WAIT));
             // A block whose write failed still cannot be evicted. It does not count as come free,
             // or it would be tried again and again, by a store that may take long to fail.
             let flags = self.frames.meta(id).flags.load();

@@ -133,7 +133,7 @@ pub(crate) trait Owner: Send + Sync {
     fn clean(&self, frames: &[FrameId], io: Io) -> CleanCount;
 
     /// Writes back blocks that the background step requests, oldest first, or leaves them to a
-    /// thread of the memory. Called for owners that have called `Pool::set_flushable`, which they
+    /// thread of the memory. Called for owners that have called `Owners::set_flushable`, which they
     /// undo here when they have no dirty blocks. Others need not implement this.
     fn flush(&self, _request: &FlushRequest) -> CleanCount {
         CleanCount::default()

@@ -51,6 +51,7 @@ impl Default for Owners {
 }
 
 impl Owners {
+    /// Makes frames with the returned number in their metadata evictable through `owner`.
     pub(crate) fn register(&self, owner: Weak<dyn Owner>) -> OwnerId {
         let mut table = self.table.lock();
         let entry = Entry {
@@ -71,6 +72,7 @@ impl Owners {
         }
     }
 
+    /// Frees an owner's number. No frame has it any more.
     pub(crate) fn unregister(&self, id: OwnerId) {
         let mut table = self.table.lock();
         let gone = table.entries[id.0 as usize - 1].take();
@@ -115,7 +117,8 @@ impl Owners {
         self.table.lock().round += 1;
     }
 
-    /// Lists an owner among those to call to write, or unlists it.
+    /// Lists an owner among those that the background asks to write, or unlists it. Takes an
+    /// innermost lock only.
     pub(crate) fn set_flushable(&self, id: OwnerId, flushable: bool) {
         let mut table = self.table.lock();
         match flushable {

@@ -123,14 +123,16 @@ fn a_request_waits_for_a_locked_block_to_be_unlocked() {
     let frames: Vec<FrameId> = (0..10).map(|index| file.peek(index).unwrap()).collect();
     frames
         .iter()
-        .for_each(|id| assert!(pool.frames.try_lock(*id)));
+        .for_each(|id| assert!(pool.frames.lock_of(*id).try_lock()));
     let scans = pool.totals().pgscan;
     thread::scope(|scope| {
         let reader = scope.spawn(|| file.read(100));
         while pool.totals().pgscan == scans {
             thread::yield_now();
         }
-        frames.iter().for_each(|id| pool.frames.unlock(*id));
+        frames
+            .iter()
+            .for_each(|id| pool.frames.lock_of(*id).unlock());
         reader.join().unwrap().unwrap();
     });
     pool.validate();
@@ -145,7 +147,7 @@ fn a_request_for_several_pages_waits_for_one_locked_block_after_the_other() {
     let frames: Vec<FrameId> = (0..10).map(|index| file.peek(index).unwrap()).collect();
     frames
         .iter()
-        .for_each(|id| assert!(pool.frames.try_lock(*id)));
+        .for_each(|id| assert!(pool.frames.lock_of(*id).try_lock()));
     thread::scope(|scope| {
         let request = scope.spawn(|| pool.alloc(group, 3, AllocMode::Wait).map(drop));
         // Unlocks the block that the request waits for, whichever that is. The others stay locked.
@@ -156,12 +158,14 @@ fn a_request_for_several_pages_waits_for_one_locked_block_after_the_other() {
                 flags.contains(FlagSet::WAITERS)
             };
             if let Some(at) = locked.iter().position(is_wanted) {
-                pool.frames.unlock(locked.swap_remove(at));
+                pool.frames.lock_of(locked.swap_remove(at)).unlock();
             }
             thread::yield_now();
         }
         request.join().unwrap().unwrap();
-        locked.iter().for_each(|id| pool.frames.unlock(*id));
+        locked
+            .iter()
+            .for_each(|id| pool.frames.lock_of(*id).unlock());
     });
     pool.validate();
 }
@@ -179,7 +183,7 @@ fn a_request_does_not_wait_again_and_again_for_writes_that_fail() {
         file.bring(index, flags, AllocMode::Wait).unwrap();
     }
     let id = file.peek(0).unwrap();
-    pool.frames.set_writeback(id);
+    pool.frames.lock_of(id).set_writeback();
     let mut waits = 0;
     thread::scope(|scope| {
         let request = scope.spawn(|| file.read(100));
@@ -187,10 +191,10 @@ fn a_request_does_not_wait_again_and_again_for_writes_that_fail() {
             if file.is(0, FlagSet::WAITERS) {
                 waits += 1;
                 // The block is locked first, so that it cannot be evicted at any time.
-                pool.frames.lock(id);
+                pool.frames.lock_of(id).lock();
                 pool.frames.end_writeback(id);
-                pool.frames.set_writeback(id);
-                pool.frames.unlock(id);
+                pool.frames.lock_of(id).set_writeback();
+                pool.frames.lock_of(id).unlock();
             }
             thread::yield_now();
         }
@@ -340,7 +344,7 @@ fn who_reclaims_in_a_store_call_does_not_wait_for_what_its_caller_may_hold() {
     let file = MockFile::new(&pool, GroupId::ROOT, 0);
     (0..8).for_each(|index| file.read(index).unwrap());
     let frames: Vec<FrameId> = (0..8).filter_map(|index| file.peek(index)).collect();
-    assert!(frames.iter().all(|id| pool.frames.try_lock(*id)));
+    assert!(frames.iter().all(|id| pool.frames.lock_of(*id).try_lock()));
     {
         let _scope = pool.store_scope(None);
         assert_eq!(
@@ -349,7 +353,9 @@ fn who_reclaims_in_a_store_call_does_not_wait_for_what_its_caller_may_hold() {
         );
         assert_eq!(pool.totals().lock_wait, 0, "it waited for itself");
     }
-    frames.iter().for_each(|id| pool.frames.unlock(*id));
+    frames
+        .iter()
+        .for_each(|id| pool.frames.lock_of(*id).unlock());
     assert_eq!(
         pool.reclaim_for(GroupId::ROOT, PageCount(8), Io::Of(GroupId::ROOT)),
         PageCount(8)

@@ -51,7 +51,7 @@ impl MockFile {
                 pool: pool.clone(),
                 group,
                 order,
-                id: pool.register_owner(owner),
+                id: pool.owners.register(owner),
                 blocks: Mutex::new(Blocks::default()),
                 written: AtomicU64::new(0),
                 failures: AtomicU64::new(0),
@@ -97,7 +97,7 @@ impl MockFile {
             return Ok(*there);
         }
         if flags.contains(FlagSet::DIRTY) {
-            self.pool.set_flushable(self.id, true);
+            self.pool.owners.set_flushable(self.id, true);
             self.pool
                 .counters
                 .add(crate::stats::Event::PgDirtied, pages.0);

@@ -228,7 +228,8 @@ fn the_service_thread_is_woken_when_memory_runs_low() {
         let service = scope.spawn(|| {
             while pool.totals().pgsteal == 0 {
                 // The timeout is an hour, so only a wake-up ends the sleep.
-                pool.wait_for_work(std::time::Duration::from_secs(3600));
+                pool.background
+                    .wait_for_work(std::time::Duration::from_secs(3600));
                 while pool.background_step() == Step::More {}
             }
         });

@@ -231,7 +231,10 @@ impl World {
             let (cache, ended) = (cache.clone(), ended.clone());
             thread::spawn(move || {
                 while !ended.load(Ordering::SeqCst) {
-                    cache.pool().wait_for_work(Duration::from_secs(1));
+                    cache
+                        .pool()
+                        .background
+                        .wait_for_work(Duration::from_secs(1));
                     while cache.step() == Step::More {}
                 }
             })
@@ -269,7 +272,7 @@ impl World {
     /// that all memory is given back.
     fn end(mut self) {
         self.ended.store(true, Ordering::SeqCst);
-        self.cache.pool().kick();
+        self.cache.pool().background.kick();
         if let Some(service) = self.service.take() {
             service.join().unwrap();
         }

@@ -23,7 +23,7 @@ impl Cache {
         for file in &files {
             validate(file);
             assert!(
-                !file.dirty().has_flushable() || self.pool.is_flushable(file.id.owner),
+                !file.dirty().has_flushable() || self.pool.owners.is_flushable(file.id.owner),
                 "{} is not asked to write",
                 file.id.name
             );
