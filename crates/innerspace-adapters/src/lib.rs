@@ -16,7 +16,8 @@
 //! ```
 
 #![warn(missing_docs)]
-#![warn(clippy::missing_errors_doc, clippy::return_self_not_must_use)]
+#![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
+#![warn(clippy::return_self_not_must_use)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "parquet_60")]

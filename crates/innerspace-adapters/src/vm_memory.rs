@@ -45,6 +45,10 @@ pub struct PinnedRegion {
 ///
 /// # Errors
 /// The errors of [`Space::pin`].
+#[expect(
+    clippy::missing_panics_doc,
+    reason = "a pin has pieces, in order and apart"
+)]
 pub fn guest_memory(
     space: &Space,
     at: VirtAddr,

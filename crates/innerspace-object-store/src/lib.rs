@@ -52,7 +52,8 @@
 //! `docs/protocols/object-storage.md` explains how the tier keeps its promises.
 
 #![warn(missing_docs)]
-#![warn(clippy::missing_errors_doc, clippy::return_self_not_must_use)]
+#![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
+#![warn(clippy::return_self_not_must_use)]
 
 mod cached;
 mod error;

@@ -101,7 +101,8 @@
 
 #![cfg(unix)]
 #![warn(missing_docs)]
-#![warn(clippy::missing_errors_doc, clippy::return_self_not_must_use)]
+#![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
+#![warn(clippy::return_self_not_must_use)]
 
 mod branch;
 mod branching;

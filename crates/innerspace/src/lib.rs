@@ -169,7 +169,8 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
-#![warn(clippy::missing_errors_doc, clippy::return_self_not_must_use)]
+#![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
+#![warn(clippy::return_self_not_must_use)]
 #![cfg_attr(
     not(all(
         feature = "io-uring",

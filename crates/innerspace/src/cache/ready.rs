@@ -145,6 +145,10 @@ impl Ready {
     /// # Errors
     /// [`TimedOut`] when the time is over. The inner result has the errors of
     /// [`PagedFile::view`](crate::cache::PagedFile::view).
+    ///
+    /// # Panics
+    /// With [`Threads::None`](crate::Threads::None), if the waker of another future, or the error
+    /// hook, panics in this thread.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Result<View, FileError>, TimedOut> {
         let core = self.handle.core.clone();
         wait_for(self, &core.cache, timeout)

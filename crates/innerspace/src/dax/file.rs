@@ -514,6 +514,7 @@ impl DaxPin {
 
     /// Returns the address and length of each piece, in the file's order. They are valid as long as
     /// the pin.
+    #[expect(clippy::missing_panics_doc, reason = "a device is not at address 0")]
     pub fn pieces(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> {
         let mut skip = self.bytes.start % PAGE_SIZE as u64;
         let mut left = self.bytes.end - self.bytes.start;

@@ -299,6 +299,10 @@ impl Group {
     }
 
     /// Returns the group's counters.
+    #[expect(
+        clippy::missing_panics_doc,
+        reason = "the handle keeps the group, which has counters as long as it lives"
+    )]
     pub fn stats(&self) -> GroupStats {
         let stats = self.0.tree.stats(self.0.id);
         stats.expect("the handle keeps the group")

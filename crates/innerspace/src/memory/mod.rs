@@ -188,6 +188,10 @@ impl Memory {
 
     /// Does one tick's work: writes back old blocks, evicts ahead of need, wakes futures. With
     /// [`Threads::None`] call it about once a second; with a service thread there is no need to.
+    ///
+    /// # Panics
+    /// If a store, a waker, the error hook or a callback of [`Group::on_events`] panics in this
+    /// thread. The rest of the tick's work is done before the panic goes on.
     pub fn tick(&self) {
         self.0.cache.tick();
     }

@@ -143,6 +143,10 @@ fn ensure_ready<S: Sectioned>(
 /// A future that waits for pages of a space; see [`Space::ready`].
 ///
 /// Any executor can poll it. If it is dropped before its turn, it does nothing.
+///
+/// # Panics
+/// As a [`Task`] does: if the store of a file that is mapped there panics, and if polled again
+/// after it has given its result.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct SpaceReady {
@@ -159,6 +163,9 @@ impl SpaceReady {
     ///
     /// # Errors
     /// [`TimedOut`] if the time is over; inside, the errors of the future.
+    ///
+    /// # Panics
+    /// As [`Task::wait_timeout`] does.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Result<(), SpaceError>, TimedOut> {
         let cache = self.space.0.cache.clone();
         wait_for(self, &cache, timeout)

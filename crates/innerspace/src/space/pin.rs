@@ -219,6 +219,7 @@ impl Pinned {
     /// Each piece stays valid for reads and writes until the pin is dropped. Accessors, and other
     /// pins, may read and write the same bytes at the same time: a Rust reference to them is sound
     /// only as long as the program knows that none does.
+    #[expect(clippy::missing_panics_doc, reason = "a page is not at address 0")]
     pub fn pieces(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> {
         let mut pieces: Vec<(NonNull<u8>, usize)> = Vec::new();
         for page in 0..self.pins.frames().len() {

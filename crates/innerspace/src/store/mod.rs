@@ -19,6 +19,8 @@
 //!   returns 0 bytes, the store ends there. [`read_exact_or_eof`] and [`write_all_at`] repeat short
 //!   transfers.
 //! - A call that fails with `Interrupted` is repeated until it no longer does, as in std.
+//! - A call that panics has failed. The panic comes out of the operation that made the call; in a
+//!   thread of the memory it is caught.
 //! - Every offset and length is accepted. [`Limits`] says which are served directly.
 //! - Calls come from many threads at the same time. Calls on ranges that do not overlap do not
 //!   disturb each other.

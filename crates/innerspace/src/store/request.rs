@@ -311,8 +311,8 @@ impl Batch {
     /// [`Batch::write`] are served in this thread.
     pub fn call<S: Store + ?Sized>(mut self, store: &S) {
         while let Some(mut request) = self.take() {
-            let transfer = request.transfer.take().expect("not complete");
-            request.transfer = transfer.take_back();
+            let transfer = request.transfer.take();
+            request.transfer = transfer.and_then(|transfer| transfer.take_back());
             if request.transfer.is_some() {
                 request.run(store);
             }

@@ -109,10 +109,9 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     ///
     /// # Errors
     /// A [`Fault`]; [`FaultKind::Misaligned`] unless `at` is a multiple of the size.
-    ///
-    /// # Panics
-    /// Panics if the order releases, as the atomics of the standard library do.
-    fn load_atomic, try_load_atomic<T: AtomicScalar>(
+    fn load_atomic, try_load_atomic
+        panics "Panics if the order releases, as the atomics of the standard library do."
+        <T: AtomicScalar>(
         &mut self,
         at: VirtAddr,
         order: Ordering,
@@ -124,10 +123,9 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     ///
     /// # Errors
     /// As for [`Self::load_atomic`].
-    ///
-    /// # Panics
-    /// Panics if the order acquires, as the atomics of the standard library do.
-    fn store_atomic, try_store_atomic<T: AtomicScalar>(
+    fn store_atomic, try_store_atomic
+        panics "Panics if the order acquires, as the atomics of the standard library do."
+        <T: AtomicScalar>(
         &mut self,
         at: VirtAddr,
         value: T,
@@ -143,10 +141,9 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     /// # Errors
     /// A [`Fault`]; [`FaultKind::Misaligned`] unless `at` is a multiple of the size. Devices have
     /// no such access.
-    ///
-    /// # Panics
-    /// Panics if `failure` releases, as the atomics of the standard library do.
-    fn compare_exchange, try_compare_exchange<T: AtomicScalar>(
+    fn compare_exchange, try_compare_exchange
+        panics "Panics if `failure` releases, as the atomics of the standard library do."
+        <T: AtomicScalar>(
         &mut self,
         at: VirtAddr,
         old: T,

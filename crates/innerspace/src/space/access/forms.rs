@@ -29,18 +29,20 @@ impl Mode for NonBlocking {
 }
 
 /// Defines accesses of some handles, each under two names: the first form waits, the second does
-/// not. In a body, `M` is the handle's [`Sectioned`](super::single::Sectioned) for that form.
+/// not. In a body, `M` is the handle's [`Sectioned`](super::single::Sectioned) for that form. The
+/// text after `panics` says when both forms panic.
 macro_rules! forms {
     ($($type:ty, $section:ident);+ => $accesses:tt) => {
         $(forms! { @handle $type, $section, $accesses })+
     };
     (@handle $type:ty, $section:ident, { $(
         $(#[$attribute:meta])*
-        fn $name:ident, $try_name:ident $(<$T:ident: $bound:ident $(+ $more:ident)*>)?
+        fn $name:ident, $try_name:ident $(panics $when:literal)? $(<$T:ident: $bound:ident $(+ $more:ident)*>)?
             (&mut $self:ident $(, $argument:ident: $kind:ty)* $(,)?) -> $result:ty $body:block
     )+ }) => {
         impl $type { $(
             $(#[$attribute])*
+            $(#[doc = concat!("\n\n# Panics\n", $when)])?
             #[inline]
             pub fn $name $(<$T: $bound $(+ $more)*>)? (&mut $self $(, $argument: $kind)*) -> $result {
                 type M = $section<$crate::space::access::forms::Blocking>;
@@ -51,6 +53,7 @@ macro_rules! forms {
             ///
             /// # Errors
             /// The same errors, and [`FaultKind::WouldBlock`](crate::space::FaultKind::WouldBlock).
+            $(#[doc = concat!("\n\n# Panics\n", $when)])?
             #[inline]
             pub fn $try_name $(<$T: $bound $(+ $more)*>)? (&mut $self $(, $argument: $kind)*) -> $result {
                 type M = $section<$crate::space::access::forms::NonBlocking>;

@@ -22,7 +22,8 @@ use crate::sync::{Arc, OnceLock};
 /// refused, the stores of earlier calls stay. An atomic load or store is one call too. An atomic
 /// read-modify-write is refused. Several threads may call at the same time. A handler may not use
 /// the space in which it is mapped: see
-/// [`FaultKind::Reentered`](crate::space::FaultKind::Reentered).
+/// [`FaultKind::Reentered`](crate::space::FaultKind::Reentered). A panic of a handler comes out of
+/// the access that called it.
 pub trait Device: Send + Sync + 'static {
     /// Answers a load of `bytes.len()` bytes at `offset` from the start of the device.
     ///
