@@ -321,9 +321,11 @@ impl MemoryStore {
     /// Makes a store with the same content as `store`, which is read by the plain calls.
     ///
     /// # Errors
-    /// Those of reading `store`.
+    /// Those of reading `store`; [`io::ErrorKind::FileTooLarge`] if its length does not fit in 63
+    /// bits.
     pub fn copy_of<S: Store + ?Sized>(store: &S) -> io::Result<MemoryStore> {
-        let copy = MemoryStore::with_len(store.len()?);
+        let copy = MemoryStore::new();
+        copy.set_len(store.len()?)?;
         let mut buf = vec![0; CHUNK as usize];
         let mut at = 0;
         while let Some(data) = store.next_data(at)? {

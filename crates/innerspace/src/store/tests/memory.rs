@@ -151,3 +151,18 @@ fn a_copy_for_which_there_is_no_memory_is_an_error() {
     let error = store.try_to_vec().unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::OutOfMemory);
 }
+
+#[test]
+fn a_copy_of_a_store_that_is_too_long_is_an_error() {
+    struct Endless;
+    impl Store for Endless {
+        fn len(&self) -> std::io::Result<u64> {
+            Ok(u64::MAX)
+        }
+        fn read_at(&self, _: &mut [u8], _: u64) -> std::io::Result<usize> {
+            Ok(0)
+        }
+    }
+    let error = MemoryStore::copy_of(&Endless).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::FileTooLarge);
+}
