@@ -34,7 +34,7 @@ const PARTS_IN_FLIGHT: usize = 4;
 const MOST_PARTS: u64 = 9_000;
 
 /// What a new object may replace.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Replace {
     /// Nothing: it is an error if there is an object with this name.

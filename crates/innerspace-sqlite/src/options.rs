@@ -1,6 +1,7 @@
 //! Registering the VFS from Rust.
 
 use std::ffi::{CString, c_int};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use crate::system::{DEFAULT_LIMIT, System};
 /// How the VFS is registered.
 ///
 /// The program has to be linked with SQLite, as by rusqlite with or without its feature `bundled`.
-#[derive(Default)]
+#[derive(Clone, Default)]
 #[must_use]
 pub struct Options {
     name: Option<String>,
@@ -68,7 +69,7 @@ pub struct Vfs {
 }
 
 /// Why a call for a branch failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BranchError {
     /// Another connection is writing, or a connection has the branch open. Try again.
@@ -91,6 +92,29 @@ pub enum BranchError {
         /// What failed.
         reason: String,
     },
+}
+
+impl From<BranchError> for io::Error {
+    fn from(error: BranchError) -> io::Error {
+        let kind = match &error {
+            BranchError::Busy { .. } => io::ErrorKind::ResourceBusy,
+            BranchError::Refused { .. } => io::ErrorKind::InvalidInput,
+            BranchError::Failed { .. } => io::ErrorKind::Other,
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+impl From<RegisterError> for io::Error {
+    fn from(error: RegisterError) -> io::Error {
+        let kind = match &error {
+            RegisterError::Memory(error) => error.kind(),
+            RegisterError::NameTaken { .. } => io::ErrorKind::AlreadyExists,
+            RegisterError::BadName { .. } => io::ErrorKind::InvalidInput,
+            RegisterError::Refused { .. } => io::ErrorKind::Other,
+        };
+        io::Error::new(kind, error)
+    }
 }
 
 impl From<Failure> for BranchError {
@@ -123,7 +147,8 @@ impl std::fmt::Debug for Options {
 }
 
 impl Options {
-    /// The name `innerspace`, a memory of its own of 64 MiB, and the file system.
+    /// Returns the default options: the name `innerspace`, a memory of its own of 64 MiB, and the
+    /// file system.
     pub fn new() -> Options {
         Options::default()
     }

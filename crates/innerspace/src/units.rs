@@ -147,6 +147,12 @@ pub struct ParseVirtAddrError {
     text: String,
 }
 
+impl From<ParseVirtAddrError> for std::io::Error {
+    fn from(error: ParseVirtAddrError) -> std::io::Error {
+        std::io::Error::new(std::io::ErrorKind::InvalidInput, error)
+    }
+}
+
 /// Reads an address as [`Display`](fmt::Display) prints it (`0x7f0000`), or in decimal digits. Both
 /// may have `_` between digits.
 impl std::str::FromStr for VirtAddr {
@@ -167,6 +173,12 @@ impl std::str::FromStr for VirtAddr {
 impl fmt::LowerHex for VirtAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::LowerHex::fmt(&self.0, f)
+    }
+}
+
+impl fmt::UpperHex for VirtAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::UpperHex::fmt(&self.0, f)
     }
 }
 
@@ -245,7 +257,7 @@ impl fmt::Display for PageCount {
 }
 
 /// Prints a byte count for people: `64.0 MiB`, `512 B`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ByteSize(pub u64);
 
 impl fmt::Display for ByteSize {
@@ -261,7 +273,7 @@ impl fmt::Display for ByteSize {
 }
 
 /// Prints a number with thousands separators: `1,073,741,824`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Grouped(pub u64);
 
 impl fmt::Display for Grouped {
@@ -311,8 +323,8 @@ mod tests {
     fn an_address_prints_in_hexadecimal() {
         let at = VirtAddr(0xab00);
         assert_eq!(
-            format!("{at} {at:?} {at:x} {at:#010x}"),
-            "0xab00 0xab00 ab00 0x0000ab00"
+            format!("{at} {at:?} {at:x} {at:X} {at:#010x}"),
+            "0xab00 0xab00 ab00 AB00 0x0000ab00"
         );
     }
 

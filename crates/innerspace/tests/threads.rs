@@ -26,8 +26,9 @@ use innerspace::store::{
     LockHolder, MemoryStore, Operation, Request, SyncWhat, Version,
 };
 use innerspace::{
-    Accessor, DaxFile, DaxOpener, FileOpener, Group, Limit, Map, Memory, MemoryBuilder,
-    MemoryStats, PageCount, PagedFile, Space, Task, Threads, TimedOut, View, VirtAddr,
+    Accessor, ByteSize, DaxFile, DaxOpener, EvictionPolicy, FileOpener, Group, Grouped, Limit, Map,
+    Memory, MemoryBuilder, MemoryStats, PageCount, PagedFile, Space, Task, Threads, TimedOut, View,
+    VirtAddr,
 };
 
 fn is_sent<T: Send>() {}
@@ -62,6 +63,7 @@ fn every_error_can_be_sent_and_kept() {
     is_an_error::<DaxError>();
     is_an_error::<SpaceError>();
     is_an_error::<Fault>();
+    is_an_error::<FaultKind>();
     is_an_error::<Explanation>();
     is_an_error::<SnapshotFileError>();
     is_an_error::<GroupError>();
@@ -74,7 +76,8 @@ fn every_error_can_be_sent_and_kept() {
 
 #[test]
 fn what_is_copied_is_compared_and_hashed_too() {
-    is_a_value::<(VirtAddr, PageCount, Threads, TimedOut)>();
+    is_a_value::<(VirtAddr, PageCount, ByteSize, Grouped)>();
+    is_a_value::<(Threads, TimedOut, EvictionPolicy)>();
     is_a_value::<(FileAccess, Reading, WriteOrder, HeldReason, StoreAction)>();
     is_a_value::<(AddressWidth, Advice, AtFork, MappingKind, Protection, Remap)>();
     is_a_value::<(Sharing, Fault, FaultKind, AccessKind)>();

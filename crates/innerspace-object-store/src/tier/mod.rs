@@ -127,7 +127,7 @@ fn count(counter: &AtomicU64, by: u64) {
 }
 
 /// Why a tier cannot be opened.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TierError {
     /// Another process has the folder open, or this process has it open already.

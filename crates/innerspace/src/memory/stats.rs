@@ -10,7 +10,7 @@ use crate::units::{ByteSize, PAGE_SIZE};
 
 /// A memory in numbers. `Display` is for people, [`MemoryStats::prometheus`] for scraping, the
 /// fields are for programs.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct MemoryStats {

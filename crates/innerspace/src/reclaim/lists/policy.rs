@@ -23,7 +23,7 @@ use super::state::ListSizes;
 use crate::units::PageCount;
 
 /// The policy by which a [`Memory`](crate::Memory) chooses pages to evict.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum EvictionPolicy {
     /// Two lists, as in Linux: blocks used twice are protected from blocks used once, and a block

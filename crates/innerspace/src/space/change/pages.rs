@@ -35,7 +35,7 @@ use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
 /// How a program will use a range. No advice changes a byte: [`Space::discard`] is the call that
 /// drops what was stored (MADV_DONTNEED).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Advice {
@@ -44,6 +44,7 @@ pub enum Advice {
     /// The range will not be used soon: reclaim takes its pages early.
     Cold,
     /// The order of reads is not known; read-ahead goes by the faults. This is the default.
+    #[default]
     Normal,
     /// Cached files will be read here in random order: a fault reads nothing ahead, and maps only
     /// its own page.

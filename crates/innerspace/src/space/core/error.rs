@@ -256,6 +256,12 @@ impl From<LimitError> for Fault {
     }
 }
 
+impl From<FaultKind> for io::Error {
+    fn from(kind: FaultKind) -> io::Error {
+        io::Error::new(kind.io_kind(), kind)
+    }
+}
+
 impl From<Fault> for io::Error {
     fn from(fault: Fault) -> io::Error {
         io::Error::new(fault.kind.io_kind(), fault)
@@ -271,6 +277,12 @@ impl DeviceError {
     /// Makes a refusal for this reason, which is printed as `load of 4 bytes at 0x1000: REASON`.
     pub fn new(reason: impl Into<String>) -> DeviceError {
         DeviceError(reason.into())
+    }
+}
+
+impl From<DeviceError> for io::Error {
+    fn from(error: DeviceError) -> io::Error {
+        io::Error::other(error)
     }
 }
 
@@ -363,7 +375,7 @@ impl From<Explanation> for io::Error {
 }
 
 /// A change of a space's mappings that was refused. The space is unchanged.
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum SpaceError {
     /// The length is zero.

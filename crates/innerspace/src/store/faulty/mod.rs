@@ -107,7 +107,7 @@ pub enum Release {
 }
 
 /// An operation in the log. The log is in the order in which operations ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub struct Record {
     /// The kind of operation.

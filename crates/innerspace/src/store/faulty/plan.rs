@@ -110,7 +110,7 @@ impl Fault {
 
 /// A fault, and the operations that have it. A new rule applies once, to the next operation that
 /// can have the fault.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[must_use]
 pub struct Rule {
     fault: Fault,
@@ -181,7 +181,7 @@ impl Rule {
 
 /// The number of operations in a million that have each fault, among those that can have it. The
 /// sum should be below a million. Otherwise the last faults of the list lose what exceeds it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Rates {
     /// [`Failure::Io`].
     pub io: u32,
