@@ -22,21 +22,24 @@ use innerspace::store::{Store, SyncWhat};
 /// use std::io;
 /// use std::sync::{Arc, Mutex};
 /// use innerspace::store::{MemoryStore, Store};
-/// use innerspace_sqlite::{Disk, Options};
+/// use innerspace_sqlite::{Deletion, Disk, Options};
 ///
 /// #[derive(Default)]
 /// struct Stores(Mutex<HashMap<String, Arc<MemoryStore>>>);
 ///
 /// impl Disk for Stores {
-///     fn open(&self, name: &str, create: bool) -> io::Result<Arc<dyn Store>> {
-///         let mut stores = self.0.lock().unwrap();
-///         if !create && !stores.contains_key(name) {
-///             return Err(io::ErrorKind::NotFound.into());
+///     fn open(&self, name: &str) -> io::Result<Arc<dyn Store>> {
+///         match self.0.lock().unwrap().get(name) {
+///             Some(store) => Ok(store.clone()),
+///             None => Err(io::ErrorKind::NotFound.into()),
 ///         }
-///         Ok(stores.entry(name.to_owned()).or_default().clone())
 ///     }
 ///
-///     fn delete(&self, name: &str, _durably: bool) -> io::Result<()> {
+///     fn open_or_create(&self, name: &str) -> io::Result<Arc<dyn Store>> {
+///         Ok(self.0.lock().unwrap().entry(name.to_owned()).or_default().clone())
+///     }
+///
+///     fn delete(&self, name: &str, _: Deletion) -> io::Result<()> {
 ///         let old = self.0.lock().unwrap().remove(name);
 ///         old.map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
 ///     }
@@ -55,24 +58,46 @@ use innerspace::store::{Store, SyncWhat};
 /// # Ok(()) }
 /// ```
 pub trait Disk: Send + Sync + 'static {
-    /// Opens a file, and makes an empty one if there is none and `create` says so. The handles of
-    /// one file reach the same bytes.
+    /// Opens a file. The handles of one file reach the same bytes.
     ///
     /// # Errors
     /// [`io::ErrorKind::NotFound`] if there is none; otherwise the disk's own error.
-    fn open(&self, name: &str, create: bool) -> io::Result<Arc<dyn Store>>;
+    fn open(&self, name: &str) -> io::Result<Arc<dyn Store>>;
 
-    /// Deletes a file. If `durably`, it must not come back after a power cut.
+    /// Opens a file, and makes an empty one if there is none.
+    ///
+    /// # Errors
+    /// The disk's own error.
+    fn open_or_create(&self, name: &str) -> io::Result<Arc<dyn Store>>;
+
+    /// Deletes a file.
     ///
     /// # Errors
     /// [`io::ErrorKind::NotFound`] if there is none; otherwise the disk's own error.
-    fn delete(&self, name: &str, durably: bool) -> io::Result<()>;
+    fn delete(&self, name: &str, deletion: Deletion) -> io::Result<()>;
 
     /// Returns whether there is such a file.
     ///
     /// # Errors
     /// The disk's own error.
     fn exists(&self, name: &str) -> io::Result<bool>;
+}
+
+/// Whether a file that was [deleted](Disk::delete) may come back after a power cut.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Deletion {
+    /// It may come back, so the disk need not wait.
+    MayComeBack,
+    /// It must not come back.
+    Durable,
+}
+
+/// Opens a file of a disk, and makes an empty one if there is none and `create` says so.
+pub(crate) fn open_on(disk: &dyn Disk, name: &str, create: bool) -> io::Result<Arc<dyn Store>> {
+    match create {
+        true => disk.open_or_create(name),
+        false => disk.open(name),
+    }
 }
 
 /// A file of the file system by plain calls, through the kernel's page cache.

@@ -124,7 +124,7 @@ mod temporary;
 mod uri;
 mod wal;
 
-pub use self::disk::Disk;
+pub use self::disk::{Deletion, Disk};
 pub use self::options::{BranchError, Options, RegisterError, Vfs};
 
 /// The name under which the VFS is registered, if no other is chosen.

@@ -12,7 +12,7 @@ use innerspace::{FileOpener, Group, Memory, PageCount};
 
 use crate::branch::{self, Branch};
 use crate::database::{Beside, Database, identity};
-use crate::disk::{self, Disk, HostFile, Opening};
+use crate::disk::{self, Deletion, Disk, HostFile, Opening};
 use crate::error::{Failure, Outcome};
 use crate::ffi::raw;
 use crate::file::OpenFile;
@@ -181,7 +181,7 @@ impl System {
         let failed = |error| cannot_open(&shown, &error);
         if let Some(disk) = &self.disk {
             let create = flags & raw::OPEN_CREATE != 0;
-            let store = disk.open(&shown, create).map_err(failed)?;
+            let store = disk::open_on(&**disk, &shown, create).map_err(failed)?;
             let file = PlainFile {
                 store,
                 database: self.of_wal(&shown, flags),
@@ -302,12 +302,12 @@ impl System {
         let failed = |error| cannot_open(&shown, &error);
         if let Some(disk) = &self.disk {
             let create = flags & raw::OPEN_CREATE != 0;
-            let store = disk.open(&shown, create).map_err(failed)?;
+            let store = disk::open_on(&**disk, &shown, create).map_err(failed)?;
             let key = Key::Name(shown.clone());
             let disk = disk.clone();
             let base = shown.clone();
             let beside: Beside =
-                Arc::new(move |end, write| disk.open(&format!("{base}{end}"), write));
+                Arc::new(move |end, write| disk::open_on(&*disk, &format!("{base}{end}"), write));
             let reads = || Ok(store.clone());
             let database = self.database((&memory, options), key, &shown, wishes, reads, beside)?;
             let locks = Locks::process(&database.table);
@@ -402,7 +402,11 @@ impl System {
             return Ok(());
         };
         let name = name.to_string_lossy();
-        disk.delete(&name, durably)
+        let deletion = match durably {
+            true => Deletion::Durable,
+            false => Deletion::MayComeBack,
+        };
+        disk.delete(&name, deletion)
             .map_err(|error| match error.kind() {
                 std::io::ErrorKind::NotFound => missing(),
                 _ => Failure::io(raw::IOERR_DELETE, "cannot delete", &name, &error),
@@ -424,7 +428,7 @@ impl System {
         if !disk.exists(&name).map_err(failed)? {
             return Ok(false);
         }
-        let store = disk.open(&name, false).map_err(failed)?;
+        let store = disk.open(&name).map_err(failed)?;
         Ok(store.len().map_err(failed)? > 0)
     }
 }

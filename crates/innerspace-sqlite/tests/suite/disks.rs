@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use innerspace::store::faulty::Unsynced;
 use innerspace::store::{FaultyStore, MemoryStore, Store, StoreError, SyncWhat};
-use innerspace_sqlite::Disk;
+use innerspace_sqlite::{Deletion, Disk};
 
 type Medium = FaultyStore<MemoryStore>;
 
@@ -101,13 +101,20 @@ impl PowerDisk {
 }
 
 impl Disk for PowerDisk {
-    fn open(&self, name: &str, create: bool) -> io::Result<Arc<dyn Store>> {
+    fn open(&self, name: &str) -> io::Result<Arc<dyn Store>> {
+        let state = self.state();
+        let is_missing = !state.is_off && !state.files.contains_key(name);
+        drop(state);
+        match is_missing {
+            true => Err(io::ErrorKind::NotFound.into()),
+            false => self.open_or_create(name),
+        }
+    }
+
+    fn open_or_create(&self, name: &str) -> io::Result<Arc<dyn Store>> {
         let mut state = self.state();
         if state.is_off {
             return Err(StoreError::NoPower.into());
-        }
-        if !create && !state.files.contains_key(name) {
-            return Err(io::ErrorKind::NotFound.into());
         }
         let new = || Arc::new(FaultyStore::new(MemoryStore::new()));
         let file = state.files.entry(name.to_owned()).or_insert_with(new);
@@ -117,14 +124,14 @@ impl Disk for PowerDisk {
         }))
     }
 
-    fn delete(&self, name: &str, durably: bool) -> io::Result<()> {
+    fn delete(&self, name: &str, deletion: Deletion) -> io::Result<()> {
         self.change()?;
         let mut state = self.state();
         let file = state.files.remove(name);
         let file = file.ok_or(io::ErrorKind::NotFound)?;
-        match durably {
-            true => state.deleted.clear(),
-            false => state.deleted.push((name.to_owned(), file)),
+        match deletion {
+            Deletion::Durable => state.deleted.clear(),
+            Deletion::MayComeBack => state.deleted.push((name.to_owned(), file)),
         }
         Ok(())
     }
