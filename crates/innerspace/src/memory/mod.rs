@@ -147,7 +147,7 @@ impl Memory {
     /// space.accessor()?.store(at, 7_u64)?;
     /// let mut saved = Vec::new();
     /// space.freeze()?.save(&mut saved)?;
-    /// let loaded = memory.load_snapshot(&mut &saved[..], |_| None)?;
+    /// let loaded = memory.load_snapshot(&saved[..], |_| None)?;
     /// assert_eq!(loaded.fork()?.accessor()?.load::<u64>(at)?, 7);
     /// # Ok(()) }
     /// ```
@@ -156,7 +156,7 @@ impl Memory {
     /// [`SnapshotFileError`]; then nothing is kept.
     pub fn load_snapshot(
         &self,
-        from: &mut impl std::io::Read,
+        from: impl std::io::Read,
         open: impl FnMut(&str) -> Option<PagedFile>,
     ) -> Result<Snapshot, SnapshotFileError> {
         self.load_snapshot_in(&self.0.root, from, open)
@@ -172,13 +172,13 @@ impl Memory {
     pub fn load_snapshot_in(
         &self,
         group: &Group,
-        from: &mut impl std::io::Read,
+        mut from: impl std::io::Read,
         open: impl FnMut(&str) -> Option<PagedFile>,
     ) -> Result<Snapshot, SnapshotFileError> {
         if !group.belongs_to(&self.0.pool.groups) {
             return Err(SnapshotFileError::OtherMemorysGroup);
         }
-        Snapshot::load(&self.0.cache, group, from, open)
+        Snapshot::load(&self.0.cache, group, &mut from, open)
     }
 
     /// Returns the limit in bytes, as asked for.

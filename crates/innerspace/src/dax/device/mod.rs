@@ -23,7 +23,7 @@ use crate::sys::flush::Flusher;
 use crate::sys::memory::Mapping;
 use crate::sys::shared::{self, Rights, SharedMapping, Synchronous};
 use crate::sys::{copy, flush};
-use crate::units::{PAGE_SHIFT, PAGE_SIZE};
+use crate::units::{PAGE_SHIFT, PAGE_SIZE, PageCount};
 
 /// How bytes of a device become durable.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -187,10 +187,9 @@ impl DaxDevice {
         self.0.blocks.as_ref()
     }
 
-    /// Returns the number of free pages of 4 KiB; 0 for a host file, whose file system does not
-    /// say.
-    pub fn free_pages(&self) -> u64 {
-        self.blocks().map_or(0, Blocks::free)
+    /// Returns the number of free pages; 0 for a host file, whose file system does not say.
+    pub fn free_pages(&self) -> PageCount {
+        PageCount(self.blocks().map_or(0, Blocks::free))
     }
 
     /// Returns the address of a page, as a number whose provenance is exposed. It stays the same as

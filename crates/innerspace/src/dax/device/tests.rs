@@ -51,7 +51,7 @@ fn a_device_is_whole_pages_and_at_least_one() {
         );
         let device = make(PAGE).unwrap();
         assert_eq!(
-            (device.len(), device.pages(), device.free_pages()),
+            (device.len(), device.pages(), device.free_pages().0),
             (PAGE, 1, 1)
         );
     }

@@ -88,7 +88,7 @@ fn a_write_has_the_pages_before_one_that_somebody_has() {
         assert_eq!(file.core().try_write_at(&bytes, 5).unwrap(), bytes.len());
     }
     drop(file);
-    assert_eq!(device.free_pages(), 32);
+    assert_eq!(device.free_pages().0, 32);
     assert_nothing_left(&pool);
 }
 

@@ -64,14 +64,15 @@ impl Snapshot {
     /// Writes the snapshot: its mappings with their protections, and its private bytes. Locks
     /// ([`Space::lock`]) and advice on reading ([`Advice`](crate::space::Advice)) are left out: a
     /// loaded snapshot has neither. The call buffers only a batch of pages; pass a `BufWriter` if
-    /// small writes are expensive, and sync the file yourself.
+    /// small writes are expensive, and sync the file yourself. As with [`std::io`], `to` may be a
+    /// `&mut` of a writer.
     ///
     /// # Errors
     /// [`SnapshotFileError::Io`]; or, for the first mapping that cannot be saved,
     /// [`SnapshotFileError::Device`], [`SnapshotFileError::Dax`] or
     /// [`SnapshotFileError::LongName`]. The bytes written up to an error are not a snapshot.
-    pub fn save(&self, to: &mut impl Write) -> Result<(), SnapshotFileError> {
-        let mut out = Records::new(to);
+    pub fn save(&self, mut to: impl Write) -> Result<(), SnapshotFileError> {
+        let mut out = Records::new(&mut to);
         out.header()?;
         out.record(WIDTH, &bits(self.0.0.width).to_le_bytes())?;
         let space = &*self.0.0;

@@ -22,7 +22,7 @@ calls! {
         huge_pages: |_, x| DaxDevice::huge_pages(x.one_of(&[0, 1, 1 << 62]))?;
         len: |h, _| h.device.len();
         durability: |h, _| h.device.durability();
-        free_pages: |h, _| h.device.free_pages();
+        free_pages: |h, _| h.device.free_pages().0;
     }
     DaxOpener {
         group: |h, x| {

@@ -106,7 +106,7 @@ fn a_block_that_was_punched_out_is_never_written_again() {
         stop.store(1, crate::sync::atomic::Ordering::Relaxed);
     });
     drop((space, file, other));
-    assert_eq!(device.free_pages(), 16);
+    assert_eq!(device.free_pages().0, 16);
     assert_all_given_back(&pool);
 }
 
