@@ -117,7 +117,12 @@ impl MainFile {
     /// Makes the cache agree with the WAL, once for each time that SQLite begins to read by it.
     fn check_wal(&mut self) {
         if std::mem::take(&mut self.is_unchecked) && self.host.is_some() {
-            self.database.check_progress(self.progress());
+            let progress = self.progress();
+            // A writer that starts the WAL over begins to read by it again, in its transaction.
+            if let (Some(before), Some(now)) = (self.at_write_lock, progress) {
+                self.database.note_start_over(before, now);
+            }
+            self.database.check_progress(progress);
         }
     }
 

@@ -2,7 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::{create, open, set_journal, transact, verify};
+use innerspace::Memory;
+use innerspace_sqlite::Options;
+
+use crate::common::{collect_log, create, open, set_journal, transact, try_open, verify};
 
 #[test]
 fn threads_read_and_write_by_connections_of_their_own() {
@@ -83,9 +86,54 @@ fn a_read_only_connection_reads_a_wal() {
     set_journal(&writer, "WAL");
     create(&writer);
     transact(&writer, "test").unwrap();
-    let reader = crate::common::try_open(&path, "innerspace", "&mode=ro").unwrap();
+    let reader = try_open(&path, "innerspace", "&mode=ro").unwrap();
     assert_eq!(verify(&reader), 1);
     transact(&writer, "test").unwrap();
     assert_eq!(verify(&reader), 2);
     assert!(reader.execute_batch("DELETE FROM log").is_err());
+}
+
+/// A process that has the database for itself drops no block, though its checkpoints change the
+/// database and its writers start the WAL over.
+#[test]
+fn a_process_alone_reads_each_block_once() {
+    collect_log();
+    let memory = Memory::with_limit(16 << 20).unwrap();
+    let _vfs = Options::new()
+        .name("alone")
+        .memory(&memory)
+        .register()
+        .unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let connection = try_open(&folder.path().join("data.db"), "alone", "").unwrap();
+    connection.pragma_update(None, "cache_size", 10).unwrap();
+    set_journal(&connection, "WAL");
+    let autocheckpoint = |pages| {
+        connection
+            .pragma_update(None, "wal_autocheckpoint", pages)
+            .unwrap();
+    };
+    autocheckpoint(10);
+    let table = "CREATE TABLE t(id INTEGER PRIMARY KEY, value INTEGER, filling BLOB);
+         WITH RECURSIVE c(i) AS (VALUES(1) UNION ALL SELECT i + 1 FROM c WHERE i < 300)
+         INSERT INTO t SELECT i, 1, zeroblob(3000) FROM c;";
+    connection.execute_batch(table).unwrap();
+    // More pages than SQLite's own cache has: a transaction writes some, and then reads others.
+    let update = "UPDATE t SET value = -value";
+    connection.execute_batch(update).unwrap();
+    let counted = || {
+        let file = memory.stats().files.swap_remove(0);
+        (file.store_reads, file.filled)
+    };
+    let before = counted();
+    for round in 0..30 {
+        // With 10, each transaction finds the whole WAL copied, and starts it over.
+        autocheckpoint(if round < 20 { 10 } else { 40 });
+        connection.execute_batch(update).unwrap();
+        let sum = "SELECT sum(value) FROM t";
+        let sum = connection.query_row(sum, [], |row| row.get::<_, i64>(0));
+        assert_eq!(sum.map(i64::abs), Ok(300));
+    }
+    assert!(before.1 > 0, "the cache was not used");
+    assert_eq!(counted(), before);
 }
