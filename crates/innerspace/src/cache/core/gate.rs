@@ -204,7 +204,7 @@ impl FileCore {
     /// Waits a moment for a request in flight that holds memory of the group, until one has landed,
     /// whose blocks can then be evicted. Called when memory is short. Returns whether to try again.
     fn wait_for_landing(&self, group: GroupId) -> bool {
-        if self.cache.pages_in_flight(group) == 0 {
+        if self.cache.in_flight.of(group) == 0 {
             return false;
         }
         if self.cache.workers().has_threads() {

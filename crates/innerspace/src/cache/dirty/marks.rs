@@ -77,7 +77,7 @@ pub(crate) fn count_dirty(core: &FileCore, dirty: &mut DirtyIndex, blocks: usize
     }
     list_flushable(core, dirty);
     let pages = (blocks as u64) << core.id.order;
-    core.cache.count_dirty(&core.id.groups, pages);
+    core.cache.dirty.add(&core.id.groups, pages);
     core.pool.counters.add(Event::PgDirtied, pages);
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn list_flushable(core: &FileCore, dirty: &mut DirtyIndex) {
 /// Subtracts from the count of dirty blocks, under the same mutex.
 pub(crate) fn count_clean(core: &FileCore, blocks: usize) {
     let pages = (blocks as u64) << core.id.order;
-    core.cache.count_clean(&core.id.groups, pages);
+    core.cache.dirty.add(&core.id.groups, pages.wrapping_neg());
     core.pool.counters.add(Event::PgCleaned, pages);
 }
 
@@ -101,7 +101,7 @@ pub(crate) fn count_clean(core: &FileCore, blocks: usize) {
 pub(crate) fn count_behind(core: &FileCore, dirty: &mut DirtyIndex) {
     let (now, before) = dirty.recount_behind();
     if now != before {
-        let [now, before] = [now, before].map(|blocks| blocks << core.id.order);
-        core.cache.count_behind(&core.id.groups, now, before);
+        let more = now.wrapping_sub(before) << core.id.order;
+        core.cache.behind.add(&core.id.groups, more);
     }
 }

@@ -286,7 +286,7 @@ impl FileCore {
     pub(crate) fn room_in_flight(&self) -> u64 {
         let rooms = self.id.groups.iter().map(|group| {
             let max = self.pool.groups.max(*group).map_or(u64::MAX, |max| max.0);
-            (max / FLIGHT_PART).saturating_sub(self.cache.pages_in_flight(*group))
+            (max / FLIGHT_PART).saturating_sub(self.cache.in_flight.of(*group))
         });
         rooms.min().unwrap_or(0) >> self.id.order
     }
@@ -303,7 +303,8 @@ impl FileCore {
         let fills = Fills::adopt(&self.pool, frames, self.block_bytes() as usize);
         let pages = self.pages_of(blocks.clone());
         self.cache
-            .count_flying(&self.id.groups, pages.end - pages.start);
+            .in_flight
+            .add(&self.id.groups, pages.end - pages.start);
         let request = self.requests.in_flight.add(blocks);
         let fill = Box::new(Fill {
             core,

@@ -60,13 +60,13 @@ pub(crate) struct Cache {
     files: Mutex<Files<FileCore>>,
     /// Notified when a file has been closed. Used with the mutex of `files`.
     closed: Condvar,
-    /// The number of dirty pages of each group, including the groups below.
-    dirty: Slab<AtomicU64>,
-    /// In the same way, the number of clean pages that cannot be evicted because their write is
-    /// under way, or no sync has covered it.
-    behind: Slab<AtomicU64>,
-    /// The number of pages in flight of each group, including the groups below.
-    in_flight: Slab<AtomicU64>,
+    /// Dirty pages.
+    pub(super) dirty: GroupPages,
+    /// Clean pages that cannot be evicted because their write is under way, or no sync has covered
+    /// it.
+    pub(super) behind: GroupPages,
+    /// Pages in requests to stores.
+    pub(super) in_flight: GroupPages,
     /// Notified when a request has landed, for callers that find no memory.
     landed: Condvar,
     landing: Mutex<()>,
@@ -92,6 +92,30 @@ pub(crate) struct Cache {
     syncs_wanted: AtomicBool,
 }
 
+/// A number of pages of each group, including those of the groups below.
+pub(super) struct GroupPages(Slab<AtomicU64>);
+
+impl GroupPages {
+    fn new() -> GroupPages {
+        GroupPages(Slab::new())
+    }
+
+    /// Adds to the number of each of these groups. A sum that wraps takes away.
+    #[inline]
+    pub(super) fn add(&self, groups: &[GroupId], pages: u64) {
+        for group in groups {
+            let number = self.0.get_or_make(group.0, || AtomicU64::new(0));
+            number.fetch_add(pages, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the number of a group.
+    pub(super) fn of(&self, group: GroupId) -> u64 {
+        let number = self.0.get(group.0);
+        number.map_or(0, |pages| pages.load(Ordering::Relaxed))
+    }
+}
+
 impl std::fmt::Debug for Cache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Cache")
@@ -114,9 +138,9 @@ impl Cache {
             abandoned: AtomicBool::new(false),
             files: Mutex::default(),
             closed: Condvar::new(),
-            dirty: Slab::new(),
-            behind: Slab::new(),
-            in_flight: Slab::new(),
+            dirty: GroupPages::new(),
+            behind: GroupPages::new(),
+            in_flight: GroupPages::new(),
             landed: Condvar::new(),
             landing: Mutex::default(),
             task_lanes: Lanes::new(&workers),
@@ -431,27 +455,8 @@ impl Cache {
         self.pool.background.kick();
     }
 
-    fn in_flight_of(&self, group: GroupId) -> &AtomicU64 {
-        self.in_flight.get_or_make(group.0, || AtomicU64::new(0))
-    }
-
-    /// Returns how many pages of a group, and of those below it, are in requests to stores.
-    pub(super) fn pages_in_flight(&self, group: GroupId) -> u64 {
-        self.in_flight_of(group).load(Ordering::Relaxed)
-    }
-
-    pub(super) fn count_flying(&self, groups: &[GroupId], pages: u64) {
-        for group in groups {
-            self.in_flight_of(*group)
-                .fetch_add(pages, Ordering::Relaxed);
-        }
-    }
-
     pub(super) fn count_landed(&self, groups: &[GroupId], pages: u64) {
-        for group in groups {
-            self.in_flight_of(*group)
-                .fetch_sub(pages, Ordering::Relaxed);
-        }
+        self.in_flight.add(groups, pages.wrapping_neg());
         // The mutex is not taken: a waiter that misses this waits slightly longer.
         self.landed.notify_all();
     }
@@ -462,42 +467,16 @@ impl Cache {
         drop(self.landed.wait_timeout(landing, LANDING_WAIT));
     }
 
-    fn dirty_of(&self, group: GroupId) -> &AtomicU64 {
-        self.dirty.get_or_make(group.0, || AtomicU64::new(0))
-    }
-
-    pub(super) fn count_dirty(&self, groups: &[GroupId], pages: u64) {
-        for group in groups {
-            self.dirty_of(*group).fetch_add(pages, Ordering::Relaxed);
-        }
-    }
-
-    pub(super) fn count_clean(&self, groups: &[GroupId], pages: u64) {
-        for group in groups {
-            self.dirty_of(*group).fetch_sub(pages, Ordering::Relaxed);
-        }
-    }
-
-    pub(super) fn count_behind(&self, groups: &[GroupId], now: u64, before: u64) {
-        for group in groups {
-            let behind = self.behind.get_or_make(group.0, || AtomicU64::new(0));
-            // The addition wraps if there are fewer now.
-            behind.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
-        }
-    }
-
     /// Returns how many pages of the files that `group`, or a group below it, pays for cannot be
     /// evicted before a store has been called. A page that became dirty again after its write began
     /// counts twice.
     pub(crate) fn unwritten_pages(&self, group: GroupId) -> PageCount {
-        let behind = self.behind.get(group.0);
-        let behind = behind.map_or(0, |behind| behind.load(Ordering::Relaxed));
-        PageCount(self.dirty_pages(group).0 + behind)
+        PageCount(self.dirty.of(group) + self.behind.of(group))
     }
 
     /// Returns the dirty pages of the files that `group`, or a group below it, pays for.
     pub(crate) fn dirty_pages(&self, group: GroupId) -> PageCount {
-        PageCount(self.dirty_of(group).load(Ordering::Relaxed))
+        PageCount(self.dirty.of(group))
     }
 
     /// Returns the reason why none of the dirty blocks that `group` pays for can be written, or

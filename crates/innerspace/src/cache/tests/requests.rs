@@ -439,7 +439,7 @@ fn what_is_in_flight_is_a_part_of_the_nearest_limit() {
     file.prefetch(0..4096).unwrap();
     for page in [0u64, 1, 2, 3] {
         file.view(page * 4096..page * 4096 + 1).unwrap();
-        let in_flight = cache.pages_in_flight(group.id());
+        let in_flight = cache.in_flight.of(group.id());
         assert!(in_flight <= 256 / 8, "{in_flight} pages");
         store.complete_all();
     }
@@ -450,7 +450,7 @@ fn what_is_in_flight_is_a_part_of_the_nearest_limit() {
         .collect();
     for future in &mut futures {
         drop(poll(future.as_mut(), &bell));
-        let in_flight = cache.pages_in_flight(group.id());
+        let in_flight = cache.in_flight.of(group.id());
         assert!(in_flight <= 256 / 8, "{in_flight} pages");
     }
     // Futures for which there was no room get their turn.

@@ -289,7 +289,7 @@ impl World {
         pool.flush_retired();
         assert_eq!(pool.totals().usage, 0, "pages are charged still");
         let root = self.cache.root_group().id();
-        assert_eq!(self.cache.pages_in_flight(root), 0);
+        assert_eq!(self.cache.in_flight.of(root), 0);
         assert_eq!(self.cache.workers().queued(), 0);
         pool.frames.validate();
     }
