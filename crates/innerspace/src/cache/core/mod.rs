@@ -44,8 +44,8 @@ use crate::cache::read::holes::{Extents, VisibleHoles};
 use crate::cache::read::read_ahead::Stream;
 use crate::cache::service::Cache;
 use crate::frame::{Dropped, FrameOffset, Frames, TAGGED_BYTES, Tag, Tags};
-use crate::group::{Group, GroupId};
-use crate::reclaim::{Owner, OwnerId, Pool};
+use crate::group::{Group, GroupId, LimitError};
+use crate::reclaim::{AllocMode, Owner, OwnerId, Pool, PoolFrame};
 use crate::store::{Accepted, FileAccess, Identity, StoreError};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, OnceLock, Rank, Weak};
@@ -337,6 +337,12 @@ impl FileCore {
         let limits = self.id.groups.iter();
         let limits = limits.filter_map(|group| self.pool.groups.max(*group));
         limits.min().map_or(u64::MAX, PageCount::bytes)
+    }
+
+    /// Allocates the frame of a block for the file's group.
+    #[inline(always)]
+    pub(crate) fn alloc(&self, mode: AllocMode) -> Result<PoolFrame<'_>, LimitError> {
+        self.pool.alloc(self.id.group.id(), self.id.order, mode)
     }
 
     /// Returns the file's store.

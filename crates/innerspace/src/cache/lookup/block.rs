@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use crate::cache::core::FileCore;
 use crate::cache::errors::FileError;
-use crate::frame::{Bit, Dropped, Filling, FlagSet, HoldState, Meta, ReadEnd};
+use crate::frame::{Bit, Dropped, Filling, FlagSet, HoldState, Kind, Meta, ReadEnd};
+use crate::reclaim::PoolFrame;
 use crate::sync::failpoint;
 use crate::units::{FrameId, PAGE_SHIFT, PAGE_SIZE};
 
@@ -154,34 +155,29 @@ impl<'f> Locked<'f> {
         }
     }
 
+    /// Takes the reference out. The guard then does nothing when it is dropped.
+    fn take(&mut self) -> BlockRef<'f> {
+        self.held
+            .take()
+            .expect("taken by those who consume the guard alone")
+    }
+
     /// Unlocks the block and returns its reference.
     pub(crate) fn unlock(mut self) -> BlockRef<'f> {
-        let held = self
-            .held
-            .take()
-            .expect("taken by those who consume the guard alone");
+        let held = self.take();
         held.file.frames().lock_of(held.frame).unlock();
         held
     }
 
     /// Unlocks a block that was frozen, whose reference is already dropped.
-    pub(crate) fn unlock_frozen(mut self) {
-        let held = self
-            .held
-            .take()
-            .expect("taken by those who consume the guard alone");
-        held.file.frames().lock_of(held.frame).unlock();
-        std::mem::forget(held);
+    pub(crate) fn unlock_frozen(self) {
+        std::mem::forget(self.unlock());
     }
 
     /// Returns the frame and the block's number, for a guard of another type that takes over lock
     /// and reference.
     pub(crate) fn into_parts(mut self) -> (FrameId, u64) {
-        let held = self
-            .held
-            .take()
-            .expect("taken by those who consume the guard alone");
-        held.into_parts()
+        self.take().into_parts()
     }
 }
 
@@ -216,6 +212,12 @@ impl<'f> NewBlock<'f> {
             .expect("a new block is held until it is finished")
     }
 
+    fn take(&mut self) -> BlockRef<'f> {
+        self.held
+            .take()
+            .expect("a new block is held until it is finished")
+    }
+
     pub(crate) fn block(&self) -> u64 {
         self.held().block
     }
@@ -238,10 +240,7 @@ impl<'f> NewBlock<'f> {
     /// the reference.
     pub(crate) fn into_frame(mut self) -> FrameId {
         self.filling = None;
-        let mut held = self.held.take();
-        let held = held
-            .take()
-            .expect("a new block is held until it is finished");
+        let held = self.take();
         let frame = held.frame;
         std::mem::forget(held);
         frame
@@ -266,8 +265,7 @@ impl<'f> NewBlock<'f> {
         if let Some(filling) = self.filling.take() {
             filling.finish();
         }
-        let held = self.held.take();
-        let held = held.expect("a new block is held until it is finished");
+        let held = self.take();
         held.file.note_made();
         held
     }
@@ -308,6 +306,25 @@ impl Drop for NewBlock<'_> {
 impl fmt::Debug for NewBlock<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "NewBlock({:?})", self.held)
+    }
+}
+
+impl FileCore {
+    /// Publishes a frame as a block of this file, which no other thread finds yet.
+    #[inline(always)]
+    pub(crate) fn publish(
+        &self,
+        mut frame: PoolFrame<'_>,
+        block: u64,
+        flags: FlagSet,
+        hold: HoldState,
+    ) -> FrameId {
+        // Plain stores suffice, no atomics (P2).
+        frame.set_flags(flags);
+        frame.set_kind(Kind::Cached);
+        frame.set_owner(self.id.owner.0);
+        frame.set_index(block);
+        frame.publish(hold)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::cache::index::spare_nodes::SpareNodes;
 use crate::cache::index::{Inserted, Word};
 use crate::cache::lookup::block::{AfterUse, BlockRef, INDEX_AND_USER, Locked, NewBlock};
 use crate::cache::wait::Wait;
-use crate::frame::{Bit, Dropped, FlagSet, HeldOf, Kind, Uses};
+use crate::frame::{Bit, Dropped, FlagSet, HeldOf, Uses};
 use crate::reclaim::{AllocMode, Evictable, PoolFrame, Refault, Retired};
 use crate::sync::atomic::Ordering;
 use crate::sync::{Backoff, interleave, raw};
@@ -363,7 +363,7 @@ impl FileCore {
         basis: Basis,
     ) -> Result<Option<NewBlock<'_>>, FileError> {
         let mode = get.alloc_mode();
-        let owned = self.pool.alloc(self.id.group.id(), self.id.order, mode)?;
+        let owned = self.alloc(mode)?;
         let mut spares = SpareNodes::new(&self.pool, self.id.group.id());
         self.create_in(block, get, basis, owned, &mut spares)
     }
@@ -375,20 +375,15 @@ impl FileCore {
         block: u64,
         get: Get,
         basis: Basis,
-        mut owned: PoolFrame<'_>,
+        owned: PoolFrame<'_>,
         spares: &mut SpareNodes<'_>,
     ) -> Result<Option<NewBlock<'_>>, FileError> {
-        // No other thread can see the frame yet: plain stores suffice, no atomics (P2).
         let referenced = get.has(Get::ACCESSED) && !get.has(Get::DONTCACHE);
-        owned.set_flags(if referenced {
-            FlagSet::LOCKED | FlagSet::REFERENCED
-        } else {
-            FlagSet::LOCKED
-        });
-        owned.set_kind(Kind::Cached);
-        owned.set_owner(self.id.owner.0);
-        owned.set_index(block);
-        let frame = owned.publish(INDEX_AND_USER);
+        let flags = match referenced {
+            true => FlagSet::LOCKED | FlagSet::REFERENCED,
+            false => FlagSet::LOCKED,
+        };
+        let frame = self.publish(owned, block, flags, INDEX_AND_USER);
         if get.has(Get::AHEAD) {
             self.frames().meta(frame).uses.set(Uses::AHEAD);
         }

@@ -220,10 +220,7 @@ fn fault_block_steady(
                 None if wait == Wait::No => return Err(would_block()),
                 None => {
                     drop(steady);
-                    let frame =
-                        core.pool
-                            .alloc(core.id.group.id(), core.id.order, AllocMode::Wait)?;
-                    spare = Some(frame);
+                    spare = Some(core.alloc(AllocMode::Wait)?);
                 }
             },
             _ => {

@@ -147,10 +147,7 @@ fn begin_block(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<FrameId, Fi
     if !core.mappers.is_empty() {
         return Err(core.would_block(offset));
     }
-    let alloc = core
-        .pool
-        .alloc(core.id.group.id(), core.id.order, AllocMode::NoWait);
-    let mut owned = alloc?;
+    let mut owned = core.alloc(AllocMode::NoWait)?;
     let (into, rest) = owned.bytes_mut().split_at_mut(bytes.len());
     into.copy_from_slice(bytes);
     rest.fill(0);

@@ -8,7 +8,7 @@ use crate::cache::lookup::batch::forget_clean;
 use crate::cache::lookup::block::{INDEX_AND_USER, Locked};
 use crate::cache::lookup::get::{Get, Got};
 use crate::cache::map::mappers::Revoke;
-use crate::frame::{Dropped, FlagSet, Kind, Writing};
+use crate::frame::{Dropped, FlagSet, Writing};
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::stats::Event;
 use crate::sync::atomic::Ordering;
@@ -66,11 +66,7 @@ pub(crate) fn move_block<'f>(
             kept |= flag;
         }
     }
-    spare.set_flags(kept);
-    spare.set_kind(Kind::Cached);
-    spare.set_owner(core.id.owner.0);
-    spare.set_index(block);
-    let frame = spare.publish(INDEX_AND_USER);
+    let frame = core.publish(spare, block, kept, INDEX_AND_USER);
     core.blocks
         .index
         .write()
@@ -148,11 +144,10 @@ pub(crate) fn zero_tail(core: &FileCore, size: u64) -> Result<(), FileError> {
         if writing.is_none() {
             let Some(frame) = spare.take() else {
                 drop(locked);
-                let alloc = |mode| core.pool.alloc(core.id.group.id(), core.id.order, mode);
-                spare = match alloc(AllocMode::NoIo) {
+                spare = match core.alloc(AllocMode::NoIo) {
                     Ok(frame) => Some(frame),
                     Err(_) if forget_clean(core, block..block + 1) > 0 => return Ok(()),
-                    Err(_) => Some(alloc(AllocMode::Wait)?),
+                    Err(_) => Some(core.alloc(AllocMode::Wait)?),
                 };
                 continue;
             };

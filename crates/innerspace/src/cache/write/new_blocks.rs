@@ -37,7 +37,7 @@ use crate::cache::index::RunInserted;
 use crate::cache::index::spare_nodes::SpareNodes;
 use crate::cache::lookup::get::Basis;
 use crate::cache::write::in_place::clear_tail_before;
-use crate::frame::{Dropped, FlagSet, HoldState, Kind, MOST_SINGLES};
+use crate::frame::{Dropped, FlagSet, HoldState, MOST_SINGLES};
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::sync::atomic::Ordering;
 use crate::sys::copy::Quarter;
@@ -168,9 +168,7 @@ pub(crate) fn write_new_block(
     if core.id.order == 0 {
         return write_new_page(core, block, fill, insert);
     }
-    let mut owned = core
-        .pool
-        .alloc(core.id.group.id(), core.id.order, AllocMode::Wait)?;
+    let mut owned = core.alloc(AllocMode::Wait)?;
     fill(owned.bytes_mut());
     insert(publish_complete(core, owned, block))
 }
@@ -346,12 +344,9 @@ fn absent_from(core: &FileCore, first: u64, most: u64) -> u64 {
 
 /// Publishes a block that has its bytes. No other thread finds it yet.
 #[inline(always)]
-pub(crate) fn publish_complete(core: &FileCore, mut owned: PoolFrame<'_>, block: u64) -> FrameId {
-    owned.set_flags(FlagSet::UPTODATE | FlagSet::DIRTY | FlagSet::REFERENCED);
-    owned.set_kind(Kind::Cached);
-    owned.set_owner(core.id.owner.0);
-    owned.set_index(block);
-    owned.publish(HoldState::cached(1))
+pub(crate) fn publish_complete(core: &FileCore, owned: PoolFrame<'_>, block: u64) -> FrameId {
+    let flags = FlagSet::UPTODATE | FlagSet::DIRTY | FlagSet::REFERENCED;
+    core.publish(owned, block, flags, HoldState::cached(1))
 }
 
 /// Notes new blocks of a writer: the file is at least `end` bytes long, the blocks are dirty, and

@@ -166,10 +166,7 @@ pub(crate) fn write_part(
                 return Err(core.would_block(offset));
             }
             // The block is viewed. The frame to move it to is allocated with no lock held.
-            spare = Some(
-                core.pool
-                    .alloc(core.id.group.id(), core.id.order, AllocMode::Wait)?,
-            );
+            spare = Some(core.alloc(AllocMode::Wait)?);
             continue;
         }
         if wait == Wait::No {
