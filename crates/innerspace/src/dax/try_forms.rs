@@ -11,7 +11,7 @@ use super::error::DaxError;
 use super::file::{DaxFile, DaxPin};
 use crate::cache::{Task, Wait, call_and_drop};
 use crate::exec::Turn;
-use crate::exec::reentry::InTask;
+use crate::exec::reentry::Inside;
 use crate::group::{LimitError, MayReclaim};
 
 /// Calls in the background.
@@ -49,7 +49,7 @@ impl DaxFile {
         let about = (address, self.core().group());
         let turn = (Turn::Alone, 1);
         let call = move || {
-            let _inside = InTask::begin();
+            let _inside = Inside::task();
             call_and_drop(file, call)
         };
         Task::new(&self.core().cache, about, turn, call)

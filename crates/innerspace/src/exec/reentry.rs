@@ -6,8 +6,8 @@
 //! wait for themselves. In this module files and spaces are plain numbers: a file is named by its
 //! address, a space by its identifier.
 //!
-//! Destructors of thread locals may call the library, too. The lists therefore have no destructors,
-//! and exist as long as the thread; [`Ending`] frees their memory.
+//! Destructors of thread locals may call the library, too. The list therefore has no destructor,
+//! and exists as long as the thread; [`Ending`] frees its memory.
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
@@ -17,40 +17,46 @@ use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 crate::sync::thread_local! {
-    /// The files whose stores this thread is calling.
-    static STORE_CALLS: List<Called> = const { List::new() };
+    /// Where this thread is.
+    static PLACES: Places = const { Places(ManuallyDrop::new(RefCell::new(Vec::new()))) };
     /// The number of file locks that this thread holds and on which a thread may sleep. Block locks
     /// are not counted.
     static FILE_LOCKS: Cell<u32> = const { Cell::new(0) };
-    /// The spaces in whose callbacks this thread is.
-    static CALLBACKS: List<u64> = const { List::new() };
-    /// The length of `CALLBACKS`. It needs no destructor, so reading it costs one load.
+    /// The number of callbacks in `PLACES`. It needs no destructor, so reading it costs one load.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
-    /// The number of calls of tasks that this thread is making.
-    static TASKS: Cell<u32> = const { Cell::new(0) };
-    /// The addresses of the caches whose queued work this thread is doing.
-    static SERVED: List<usize> = const { List::new() };
     static ENDING: Ending = const { Ending };
 }
 
-/// A list of the things that one thread is inside of. It has no destructor.
-struct List<T>(ManuallyDrop<RefCell<Vec<T>>>);
+/// A place where a thread can be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// A call to the store of the file at this address.
+    Store(usize),
+    /// A callback of this space.
+    Space(u64),
+    /// The call of a task.
+    Task,
+    /// The queued work of the cache at this address.
+    Cache(usize),
+}
 
-impl<T> List<T> {
-    const fn new() -> List<T> {
-        List(ManuallyDrop::new(RefCell::new(Vec::new())))
-    }
+/// What is set if the thread uses files in a place.
+type UsesFiles = Option<Arc<AtomicBool>>;
 
-    fn push(&self, inside: T) {
+/// The places where one thread is, the innermost last. The list has no destructor.
+struct Places(ManuallyDrop<RefCell<Vec<(Place, UsesFiles)>>>);
+
+impl Places {
+    fn push(&self, place: Place, uses_files: UsesFiles) {
         // Makes the thread free the memory at its end.
         let _ = ENDING.try_with(|_| ());
-        self.0.borrow_mut().push(inside);
+        self.0.borrow_mut().push((place, uses_files));
     }
 
-    /// Removes the last entry for which `is_it` is true.
-    fn remove(&self, is_it: impl FnMut(&T) -> bool) {
+    /// Removes the last entry of a place.
+    fn remove(&self, place: Place) {
         let mut list = self.0.borrow_mut();
-        let at = list.iter().rposition(is_it);
+        let at = list.iter().rposition(|(one, _)| *one == place);
         list.remove(at.expect("left once, by the thread that entered"));
         drop(list);
         if ENDING.try_with(|_| ()).is_err() {
@@ -58,49 +64,88 @@ impl<T> List<T> {
         }
     }
 
-    fn has(&self, is_it: impl FnMut(&T) -> bool) -> bool {
-        self.0.borrow().iter().any(is_it)
-    }
-
-    fn len(&self) -> usize {
-        self.0.borrow().len()
-    }
-
     /// Frees the memory if the list is empty.
     fn free(&self) {
-        if self.len() == 0 {
+        if self.0.borrow().is_empty() {
             drop(self.0.take());
         }
     }
 }
 
-/// A thread local that frees the lists' memory when the thread ends.
+/// A thread local that frees the list's memory when the thread ends.
 struct Ending;
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        let _ = STORE_CALLS.try_with(List::free);
-        let _ = CALLBACKS.try_with(List::free);
-        let _ = SERVED.try_with(List::free);
+        let _ = PLACES.try_with(Places::free);
     }
 }
 
-/// A file whose store is being called.
-struct Called {
-    file: usize,
-    uses_files: Arc<AtomicBool>,
+/// Marks this thread as being in a place, until it is dropped.
+#[must_use = "the thread leaves the place when this is dropped"]
+pub(crate) struct Inside(Place);
+
+impl Inside {
+    fn begin(place: Place, uses_files: UsesFiles) -> Inside {
+        let _ = PLACES.try_with(|places| places.push(place, uses_files));
+        Inside(place)
+    }
+
+    /// Begins a call to the store of the file at address `file`. If the store uses a file of this
+    /// library during the call, `uses_files` is set.
+    pub(crate) fn store_call(file: usize, uses_files: Arc<AtomicBool>) -> Inside {
+        note_use();
+        Inside::begin(Place::Store(file), Some(uses_files))
+    }
+
+    /// Begins a callback of a space: a device's handler, or a store's callback for a fault or a
+    /// change.
+    pub(crate) fn callback(space: u64) -> Inside {
+        let _ = DEPTH.try_with(|depth| depth.set(depth.get() + 1));
+        Inside::begin(Place::Space(space), None)
+    }
+
+    /// Begins the call of a task on a direct-access file.
+    pub(crate) fn task() -> Inside {
+        Inside::begin(Place::Task, None)
+    }
+
+    /// Begins the queued work of the cache at this address.
+    pub(crate) fn serving(cache: usize) -> Inside {
+        Inside::begin(Place::Cache(cache), None)
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        if let Place::Space(_) = self.0 {
+            let _ = DEPTH.try_with(|depth| depth.set(depth.get() - 1));
+        }
+        let _ = PLACES.try_with(|places| places.remove(self.0));
+    }
 }
 
 /// Notes that the stores being called use files. A store may have forgotten to declare that.
 #[inline]
 fn note_use() {
-    let _ = STORE_CALLS.try_with(|calls| {
-        for called in calls.0.borrow().iter() {
+    let _ = PLACES.try_with(|places| {
+        for uses_files in places
+            .0
+            .borrow()
+            .iter()
+            .filter_map(|(_, flag)| flag.as_ref())
+        {
             // Relaxed: a thread that sees this late has treated the store as one that uses no
             // files.
-            called.uses_files.store(true, Ordering::Relaxed);
+            uses_files.store(true, Ordering::Relaxed);
         }
     });
+}
+
+/// Returns whether this thread is in a place for which `is_it` is true.
+fn is_inside(is_it: impl Fn(Place) -> bool) -> bool {
+    let any = |places: &Places| places.0.borrow().iter().any(|(place, _)| is_it(*place));
+    PLACES.try_with(any).unwrap_or(false)
 }
 
 /// Marks this thread as holding a file's lock, until it is dropped.
@@ -123,39 +168,14 @@ impl Drop for FileLocked {
     }
 }
 
-/// Marks this thread as calling the store of a file, until it is dropped.
-#[must_use = "the call ends when this is dropped"]
-pub(crate) struct InStoreCall(usize);
-
-impl InStoreCall {
-    /// Begins a call to the store of the file at address `file`. If the store uses a file of this
-    /// library during the call, `uses_files` is set.
-    pub(crate) fn begin(file: usize, uses_files: Arc<AtomicBool>) -> InStoreCall {
-        note_use();
-        let called = Called { file, uses_files };
-        let _ = STORE_CALLS.try_with(|calls| calls.push(called));
-        InStoreCall(file)
-    }
-}
-
-impl Drop for InStoreCall {
-    fn drop(&mut self) {
-        let _ = STORE_CALLS.try_with(|calls| calls.remove(|called| called.file == self.0));
-    }
-}
-
 /// Returns whether this thread is calling the store of the file at this address.
 pub(crate) fn is_in_store_call(file: usize) -> bool {
-    STORE_CALLS
-        .try_with(|calls| calls.has(|called| called.file == file))
-        .unwrap_or(false)
+    is_inside(|place| place == Place::Store(file))
 }
 
 /// Returns whether this thread is calling the store of any file.
 fn is_in_any_store_call() -> bool {
-    STORE_CALLS
-        .try_with(|calls| calls.len() > 0)
-        .unwrap_or(false)
+    is_inside(|place| matches!(place, Place::Store(_)))
 }
 
 /// Returns whether this thread is calling stores, but not the store of the file at this address.
@@ -166,31 +186,6 @@ pub(crate) fn is_in_other_store_calls(file: usize) -> bool {
 /// Returns whether this thread holds no file's lock and is in no store call.
 pub(crate) fn is_outermost() -> bool {
     FILE_LOCKS.try_with(Cell::get).unwrap_or(0) == 0 && !is_in_any_store_call()
-}
-
-/// Marks this thread as inside a callback of a space, until it is dropped. Such a callback is a
-/// device's handler, or a store's callback for a fault or a change.
-#[must_use = "the callback ends when this is dropped"]
-pub(crate) struct InCallback(u64);
-
-impl InCallback {
-    pub(crate) fn begin(space: u64) -> InCallback {
-        change_callbacks(|spaces| spaces.push(space));
-        InCallback(space)
-    }
-}
-
-impl Drop for InCallback {
-    fn drop(&mut self) {
-        change_callbacks(|spaces| spaces.remove(|space| *space == self.0));
-    }
-}
-
-fn change_callbacks(change: impl FnOnce(&List<u64>)) {
-    let _ = CALLBACKS.try_with(|spaces| {
-        change(spaces);
-        let _ = DEPTH.try_with(|depth| depth.set(spaces.len()));
-    });
 }
 
 /// Returns the number of callbacks of spaces in which this thread is.
@@ -207,9 +202,7 @@ pub(crate) fn is_in_callback(space: u64) -> bool {
 
 #[cold]
 fn is_listed(space: u64) -> bool {
-    CALLBACKS
-        .try_with(|spaces| spaces.has(|inside| *inside == space))
-        .unwrap_or(false)
+    is_inside(|place| place == Place::Space(space))
 }
 
 /// Returns whether this thread is in a callback of a space and in no store call, as in a device's
@@ -218,51 +211,14 @@ pub(crate) fn is_in_device() -> bool {
     callback_depth() > 0 && !is_in_any_store_call()
 }
 
-/// Marks this thread as making the call of a task on a direct-access file, until it is dropped.
-#[must_use = "the call ends when this is dropped"]
-pub(crate) struct InTask(PhantomData<*const ()>);
-
-impl InTask {
-    pub(crate) fn begin() -> InTask {
-        let _ = TASKS.try_with(|tasks| tasks.set(tasks.get() + 1));
-        InTask(PhantomData)
-    }
-}
-
-impl Drop for InTask {
-    fn drop(&mut self) {
-        let _ = TASKS.try_with(|tasks| tasks.set(tasks.get() - 1));
-    }
-}
-
 /// Returns whether this thread is making the call of a task. The result of such a call is for
 /// another thread, and the calls queued behind it wait for it.
 pub(crate) fn is_in_task() -> bool {
-    TASKS.try_with(|tasks| tasks.get() > 0).unwrap_or(false)
-}
-
-/// Marks this thread as doing the queued work of a cache, until it is dropped.
-#[must_use = "the work ends when this is dropped"]
-pub(crate) struct Serving(usize);
-
-impl Serving {
-    /// Begins the queued work of the cache at this address.
-    pub(crate) fn begin(cache: usize) -> Serving {
-        let _ = SERVED.try_with(|served| served.push(cache));
-        Serving(cache)
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = SERVED.try_with(|served| served.remove(|cache| *cache == self.0));
-    }
+    is_inside(|place| place == Place::Task)
 }
 
 /// Returns whether this thread is doing the queued work of the cache at this address. If so,
 /// waiting for that work here would never end.
 pub(crate) fn is_serving(cache: usize) -> bool {
-    SERVED
-        .try_with(|served| served.has(|inside| *inside == cache))
-        .unwrap_or(false)
+    is_inside(|place| place == Place::Cache(cache))
 }

@@ -36,7 +36,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 
 use crate::dax::pieces;
-use crate::exec::reentry::InCallback;
+use crate::exec::reentry::Inside;
 use crate::group::{Group, HeapBytes, MayReclaim};
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::space::core::error::{AccessKind, Fault, FaultKind, SpaceError};
@@ -304,7 +304,7 @@ impl<'pool> PinnedCopies<'pool> {
             .map(|(at, _)| at & !(table::span(1) - 1))
             .collect();
         leaves.dedup();
-        let _inside = InCallback::begin(space.id);
+        let _inside = Inside::callback(space.id);
         let frames = |count: usize| {
             let alloc = |_| space.pool.alloc(group.id(), 0, AllocMode::Wait);
             (0..count).map(alloc).collect::<Result<Vec<_>, _>>()

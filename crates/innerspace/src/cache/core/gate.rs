@@ -18,7 +18,7 @@ use std::io;
 
 use crate::cache::core::FileCore;
 use crate::cache::errors::{FileError, StoreAction};
-use crate::exec::reentry::{self, InStoreCall, is_outermost};
+use crate::exec::reentry::{self, Inside, is_outermost};
 use crate::group::{GroupId, SetAside};
 use crate::reclaim::{Io, Pool, StoreScope, Trial};
 use crate::store::{FileAccess, Version};
@@ -35,7 +35,7 @@ const EXTRA_ROOM: u64 = 8;
 /// A call to a file's store by this thread, until this is dropped.
 #[must_use = "the call ends when this is dropped"]
 pub(crate) struct StoreCall {
-    _call: InStoreCall,
+    _call: Inside,
     _scope: StoreScope,
     _apart: Apart,
 }
@@ -60,7 +60,7 @@ impl FileCore {
 
     fn begin_call(&self, aside: Option<Arc<SetAside>>) -> StoreCall {
         StoreCall {
-            _call: InStoreCall::begin(self.address(), self.store.uses_files()),
+            _call: Inside::store_call(self.address(), self.store.uses_files.clone()),
             _scope: self.pool.store_scope(aside),
             _apart: Apart::begin(),
         }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use self::files::{Entry, Files};
 use crate::cache::core::FileCore;
 use crate::cache::errors::{ErrorLog, FileError};
-use crate::exec::reentry::{self, Serving};
+use crate::exec::reentry::{self, Inside};
 use crate::exec::{
     About, Deferred, Job, Lane, Lanes, Served, Turn, Workers, is_in_job, wake_after,
 };
@@ -326,8 +326,8 @@ impl Cache {
     }
 
     /// Marks this thread as doing the work of this cache until the result is dropped.
-    pub(super) fn serving(&self) -> Serving {
-        Serving::begin(std::ptr::from_ref(self) as usize)
+    pub(super) fn serving(&self) -> Inside {
+        Inside::serving(std::ptr::from_ref(self) as usize)
     }
 
     /// Whether this thread is doing the work of this cache, so that waiting for that work here

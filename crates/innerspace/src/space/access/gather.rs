@@ -6,7 +6,7 @@ use super::forms::forms;
 use super::single::{Core, Sectioned, Single};
 use crate::VirtAddr;
 use crate::cache::{FileInner, Wait};
-use crate::exec::reentry::{InCallback, is_in_callback};
+use crate::exec::reentry::{Inside, is_in_callback};
 use crate::space::core::address::page_start;
 use crate::space::core::error::Fault;
 use crate::space::tlb::translator::Need;
@@ -75,7 +75,7 @@ impl Core {
             return;
         }
         for (file, pages) in self.files_of(&missing) {
-            let _inside = InCallback::begin(self.space.id);
+            let _inside = Inside::callback(self.space.id);
             file.fill_together(&pages);
         }
     }

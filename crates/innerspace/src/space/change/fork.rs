@@ -9,7 +9,7 @@
 use super::revoke::mapper;
 use super::steps::EVERYWHERE;
 use crate::VirtAddr;
-use crate::exec::reentry::InCallback;
+use crate::exec::reentry::Inside;
 use crate::group::{Group, MayReclaim};
 use crate::reclaim::AllocMode;
 use crate::space::core::error::SpaceError;
@@ -42,7 +42,7 @@ pub(crate) fn copy(parent: &SpaceInner, group: &Group, role: Role) -> Result<Spa
         unlock_all(&mut vmas);
     }
     let files = Entry::new(&ledger, writer.files.bytes());
-    let inside = InCallback::begin(parent.id);
+    let inside = Inside::callback(parent.id);
     ledger.settle(pool, MayReclaim::Yes)?;
     drop(inside);
     let root = nodes.publish(root);

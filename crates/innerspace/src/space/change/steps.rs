@@ -27,7 +27,7 @@ use std::ops::Range;
 use std::panic::resume_unwind;
 
 use super::revoke::mapper;
-use crate::exec::reentry::InCallback;
+use crate::exec::reentry::Inside;
 use crate::group::{LimitError, MayReclaim};
 use crate::reclaim::{AllocMode, Pool, Retired};
 use crate::space::core::address::LEAF_BYTES;
@@ -219,7 +219,7 @@ impl SpaceInner {
 
     /// Pays for the nodes of this set and for the files in use.
     fn pay(&self, vmas: &VmaSet, payment: Payment) -> Result<(), LimitError> {
-        let _inside = InCallback::begin(self.id);
+        let _inside = Inside::callback(self.id);
         match payment {
             Payment::Own => vmas.ledger().settle(&self.pool, MayReclaim::Yes),
             Payment::After => {
@@ -318,7 +318,7 @@ impl SpaceInner {
         spares: &mut Spares<'s>,
         wanted: usize,
     ) -> Result<(), SpaceError> {
-        let _inside = InCallback::begin(self.id);
+        let _inside = Inside::callback(self.id);
         while spares.aside.len() < wanted {
             let node = self.pool.alloc(self.group_id(), 0, AllocMode::Wait)?;
             spares.aside.push(node);

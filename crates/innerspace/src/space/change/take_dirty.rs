@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::exec::reentry::InCallback;
+use crate::exec::reentry::Inside;
 use crate::reclaim::AllocMode;
 use crate::space::core::address::merged;
 use crate::space::core::space::SpaceInner;
@@ -42,7 +42,7 @@ pub(super) fn take(space: &SpaceInner, range: &Range<u64>) -> Vec<Range<VirtAddr
 /// faults lock it. The caller holds the gate's writer lock.
 fn make_room_in_log(space: &SpaceInner) {
     if space.dirty.make_room(space.payer()).is_err() {
-        let _inside = InCallback::begin(space.id);
+        let _inside = Inside::callback(space.id);
         let (group, page) = (space.group_id(), PageCount(1));
         // If there is no memory, the log notes whole ranges instead of pages.
         drop(space.pool.charge(group, page, AllocMode::Wait));

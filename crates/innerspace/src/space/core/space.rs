@@ -10,7 +10,7 @@ use super::options::AddressWidth;
 use super::payer::Payer;
 use super::structure::Structure;
 use crate::cache::Cache;
-use crate::exec::reentry::{InCallback, is_in_callback};
+use crate::exec::reentry::{Inside, is_in_callback};
 use crate::group::{Group, GroupId, HeapBytes, LimitError, MayReclaim};
 use crate::reclaim::{AllocMode, Pool};
 use crate::space::code::Code;
@@ -247,8 +247,8 @@ impl SpaceInner {
 
     /// Marks the calling thread as inside a device's handler of the space, until the returned value
     /// is dropped.
-    pub(crate) fn enter_device(&self) -> InCallback {
-        let inside = InCallback::begin(self.id);
+    pub(crate) fn enter_device(&self) -> Inside {
+        let inside = Inside::callback(self.id);
         // The next access of each accessor checks for this mark, whatever the accessor has cached.
         let accessors = self.accessors.lock();
         if accessors.len() > 1 {

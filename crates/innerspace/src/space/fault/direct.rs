@@ -8,7 +8,7 @@
 use super::driver::{FaultState, FilePage, Step, done_if};
 use crate::cache::{FaultKind as FileAccessKind, Wait};
 use crate::dax::{DaxCore, DaxPages, DaxRef, LARGE_PAGES, Reach};
-use crate::exec::reentry::InCallback;
+use crate::exec::reentry::Inside;
 use crate::space::core::address::{LEAF_BYTES, page_start, slot_index};
 use crate::space::core::error::{AccessKind, Fault, FaultKind};
 use crate::space::table::pte::{self, Holds, Pte};
@@ -30,7 +30,7 @@ impl FaultState<'_> {
         reach: Reach,
     ) -> Result<(), Fault> {
         self.file = FilePage::None;
-        let _inside = InCallback::begin(self.space.id);
+        let _inside = Inside::callback(self.space.id);
         let pages = match self.wait {
             Wait::Yes => file
                 .fault(page, kind, reach, self.what.more.into())

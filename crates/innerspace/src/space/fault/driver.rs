@@ -38,7 +38,7 @@ use crate::cache::{
 };
 use crate::cache::{fault_block, hole_still};
 use crate::dax::{DaxPages, DaxRef, Reach};
-use crate::exec::reentry::InCallback;
+use crate::exec::reentry::Inside;
 use crate::reclaim::PoolFrame;
 use crate::space::access::what::What;
 use crate::space::core::address::page_start;
@@ -237,7 +237,7 @@ impl<'space> FaultState<'space> {
 
     pub(super) fn lock_block(&mut self, want: FileWant) -> Result<(), Fault> {
         self.file = FilePage::None;
-        let _inside = InCallback::begin(self.space.id);
+        let _inside = Inside::callback(self.space.id);
         let FileWant {
             page, kind, around, ..
         } = &want;
