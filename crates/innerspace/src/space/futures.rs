@@ -18,7 +18,8 @@ use crate::reclaim::AllocMode;
 use crate::space::access::accessor::Accessor;
 use crate::space::access::forms::NonBlocking;
 use crate::space::access::single::{Sectioned, Single};
-use crate::space::core::error::{AccessKind, Fault, SpaceError};
+use crate::space::core::error::SpaceError;
+use crate::space::core::fault::{AccessKind, Fault};
 use crate::space::core::space::Space;
 use crate::sync::Arc;
 

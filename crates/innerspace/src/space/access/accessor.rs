@@ -6,7 +6,7 @@ use super::single::{Core, Sectioned, Single};
 use crate::group::LimitError;
 use crate::reclaim::AllocMode;
 use crate::space::Explanation;
-use crate::space::core::error::Fault;
+use crate::space::core::fault::Fault;
 use crate::sys::copy::Scalar;
 use crate::{Space, VirtAddr};
 

@@ -7,7 +7,7 @@
 
 use super::single::{Core, Sectioned};
 use super::what::What;
-use crate::space::core::error::{AccessKind, Fault};
+use crate::space::core::fault::{AccessKind, Fault};
 use crate::space::tlb::page;
 use crate::space::tlb::translator::Need;
 use crate::space::vma::device::{DeviceCall, Transfer};

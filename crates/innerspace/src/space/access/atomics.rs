@@ -12,7 +12,7 @@ use super::session::{InSession, Session};
 use super::single::{Core, Sectioned, Single};
 use super::what::What;
 use crate::VirtAddr;
-use crate::space::core::error::{AccessKind, Fault, FaultKind};
+use crate::space::core::fault::{AccessKind, Fault, FaultKind};
 use crate::space::tlb::page::Page;
 use crate::sys::copy::{AtomicScalar, Modify};
 

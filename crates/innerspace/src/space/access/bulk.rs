@@ -6,7 +6,7 @@ use super::accessor::Accessor;
 use super::forms::forms;
 use super::single::{Core, Sectioned, Single};
 use super::what::What;
-use crate::space::core::error::{AccessKind, Fault};
+use crate::space::core::fault::{AccessKind, Fault};
 use crate::space::vma::device::Transfer;
 use crate::{PAGE_SIZE, VirtAddr};
 

@@ -14,7 +14,7 @@
 
 use super::single::{Core, Interrupted, Sectioned};
 use crate::VirtAddr;
-use crate::space::core::error::{Cause, Fault, FaultKind};
+use crate::space::core::fault::{Cause, Fault, FaultKind};
 use crate::space::vma::device::{DeviceCall, DeviceRef, Transfer};
 
 /// Splits a run of bytes into accesses of at most 8 bytes, each aligned to its size. Yields the

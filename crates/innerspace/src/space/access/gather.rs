@@ -8,7 +8,7 @@ use crate::VirtAddr;
 use crate::cache::{FileInner, Wait};
 use crate::exec::reentry::{Inside, is_in_callback};
 use crate::space::core::address::page_start;
-use crate::space::core::error::Fault;
+use crate::space::core::fault::Fault;
 use crate::space::tlb::translator::Need;
 use crate::space::vma::area::MappedFile;
 use crate::space::vma::protection::Protection;

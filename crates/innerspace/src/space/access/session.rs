@@ -6,7 +6,7 @@ use super::forms::{Blocking, Mode};
 use super::single::{Core, Sectioned};
 use crate::VirtAddr;
 use crate::cache::Wait;
-use crate::space::core::error::Fault;
+use crate::space::core::fault::Fault;
 use crate::space::tlb::page::Page;
 use crate::space::tlb::translator::{Look, Need, SessionBinding, Translator};
 use crate::sys::copy::Scalar;

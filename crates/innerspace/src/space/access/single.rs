@@ -19,7 +19,7 @@ use crate::exec::reentry::is_in_callback;
 use crate::group::LimitError;
 use crate::reclaim::AllocMode;
 use crate::space::core::address::crosses;
-use crate::space::core::error::{AccessKind, Fault, FaultKind};
+use crate::space::core::fault::{AccessKind, Fault, FaultKind};
 use crate::space::core::space::SpaceInner;
 use crate::space::fault::driver::{self, Short};
 use crate::space::table::{self};

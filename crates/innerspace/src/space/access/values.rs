@@ -12,7 +12,7 @@ use super::session::{InSession, Session};
 use super::single::{Core, Sectioned, Single};
 use super::what::What;
 use crate::space::core::address::crosses;
-use crate::space::core::error::{AccessKind, Fault};
+use crate::space::core::fault::{AccessKind, Fault};
 use crate::{PAGE_SIZE, VirtAddr};
 
 /// A reader of the bytes at an address, from which a value is made.

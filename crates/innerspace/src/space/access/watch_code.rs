@@ -6,7 +6,7 @@ use crate::space::access::accessor::Accessor;
 use crate::space::access::single::Single;
 use crate::space::code::{Code, CodePage};
 use crate::space::core::address::page_start;
-use crate::space::core::error::{AccessKind, Fault, FaultKind};
+use crate::space::core::fault::{AccessKind, Fault, FaultKind};
 use crate::space::vma::area::MappedFile;
 use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;

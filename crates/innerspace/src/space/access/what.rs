@@ -1,6 +1,6 @@
 //! What one access needs.
 
-use crate::space::core::error::{AccessKind, Fault, FaultKind};
+use crate::space::core::fault::{AccessKind, Fault, FaultKind};
 use crate::space::tlb::translator::Need;
 use crate::{PAGE_SIZE, VirtAddr};
 

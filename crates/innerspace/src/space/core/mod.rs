@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `address` | pages, leaves, and the levels of the page table as numbers |
 //! | `calls` | counts of calls to devices and guarded files |
-//! | `error` | `SpaceError`, `Fault`, and the cause behind a fault |
+//! | `error` | `SpaceError` |
+//! | `fault` | `Fault`, and the cause behind one |
 //! | `options` | the bits of an address, the group |
 //! | `payer` | the group that is charged for a space's records |
 //! | `pinned_leaves`, `structure` | what the gate's writer lock protects: mappings, files, pins |
@@ -13,6 +14,7 @@
 pub(crate) mod address;
 pub(crate) mod calls;
 pub(crate) mod error;
+pub(crate) mod fault;
 pub(crate) mod options;
 pub(crate) mod payer;
 pub(crate) mod pinned_leaves;

@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use super::address::{LEAF_BYTES, leaf_number, page_start};
 use super::calls::Calls;
-use super::error::{AccessKind, Cause, Explanation, Fault, FaultKind, SpaceError, Wanted};
+use super::error::SpaceError;
+use super::fault::{AccessKind, Cause, Explanation, Fault, FaultKind, Wanted};
 use super::options::AddressWidth;
 use super::payer::Payer;
 use super::structure::Structure;
@@ -125,7 +126,7 @@ impl Space {
         group: &Group,
         width: AddressWidth,
     ) -> Result<Space, LimitError> {
-        let pool = cache.pool();
+        let pool = &cache.pool;
         let ledger = Ledger::new(group, SpaceInner::HEAP)?;
         let mut root = pool.alloc(group.id(), 0, AllocMode::Wait)?;
         root.zero();
@@ -177,7 +178,7 @@ impl SpaceInner {
     ) -> Arc<SpaceInner> {
         use std::sync::atomic as plain;
         static NEXT_ID: plain::AtomicU64 = plain::AtomicU64::new(1);
-        let pool = cache.pool();
+        let pool = &cache.pool;
         let id = NEXT_ID.fetch_add(1, plain::Ordering::Relaxed);
         Arc::new(SpaceInner {
             id,

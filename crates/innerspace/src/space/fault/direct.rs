@@ -10,7 +10,7 @@ use crate::cache::{FaultKind as FileAccessKind, Wait};
 use crate::dax::{DaxCore, DaxPages, DaxRef, LARGE_PAGES, Reach};
 use crate::exec::reentry::Inside;
 use crate::space::core::address::{LEAF_BYTES, page_start, slot_index};
-use crate::space::core::error::{AccessKind, Fault, FaultKind};
+use crate::space::core::fault::{AccessKind, Fault, FaultKind};
 use crate::space::table::pte::{self, Holds, Pte};
 use crate::space::vma::area::{MappedFile, Vma};
 use crate::space::vma::protection::{Protection, Sharing};

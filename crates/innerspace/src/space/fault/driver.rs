@@ -42,7 +42,7 @@ use crate::exec::reentry::Inside;
 use crate::reclaim::PoolFrame;
 use crate::space::access::what::What;
 use crate::space::core::address::page_start;
-use crate::space::core::error::{AccessKind, Cause, Fault, FaultKind};
+use crate::space::core::fault::{AccessKind, Cause, Fault, FaultKind};
 use crate::space::core::space::SpaceInner;
 use crate::space::table::nodes::{Detached, NeedNodes, Nodes, Spares};
 use crate::space::table::pte::{self, Holds, Pte, VALID_R, VALID_W, VALID_X};

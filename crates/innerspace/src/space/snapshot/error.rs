@@ -4,7 +4,8 @@ use std::io;
 
 use thiserror::Error;
 
-use crate::space::core::error::{Explanation, SpaceError};
+use crate::space::core::error::SpaceError;
+use crate::space::core::fault::Explanation;
 use crate::store::{WithCauses, shown_name};
 use crate::texts::into_io_error;
 use crate::{Grouped, VirtAddr};

@@ -8,7 +8,7 @@ use crate::VirtAddr;
 use crate::cache::as_bytes;
 use crate::group::{HeapBytes, MayReclaim};
 use crate::space::core::address::page_start;
-use crate::space::core::error::{AccessKind, Fault};
+use crate::space::core::fault::{AccessKind, Fault};
 use crate::space::table::still::StillPage;
 use crate::space::vma::protection::Protection;
 use crate::sync::Arc;

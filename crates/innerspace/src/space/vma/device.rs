@@ -7,7 +7,7 @@ use super::protection::Protection;
 use crate::dax::{DaxFile, DaxRef};
 use crate::group::{Group, HeapBytes, LimitError, MayReclaim};
 use crate::space::core::calls::UnderWay;
-use crate::space::core::error::{AccessKind, Cause, DeviceError};
+use crate::space::core::fault::{AccessKind, Cause, DeviceError};
 use crate::sync::{Arc, OnceLock};
 
 /// Something that answers loads and stores of a range of addresses; see

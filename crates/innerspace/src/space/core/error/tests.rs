@@ -1,6 +1,7 @@
 //! The texts of errors, and the size of a fault.
 
 use super::*;
+use crate::space::core::fault::*;
 
 #[test]
 fn a_fault_says_what_was_wanted_where_and_why() {
