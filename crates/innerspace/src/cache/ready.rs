@@ -127,7 +127,7 @@ impl Ready {
             let core = &self.handle.core;
             let lane =
                 core.cache
-                    .task_lane(core.address(), core.id.group.id(), core.store.requests());
+                    .task_lane(core.address(), core.id.group.id(), core.store.at_a_time);
             let take = Box::new(Take {
                 request: Arc::downgrade(request),
                 handle: Arc::downgrade(&self.handle),

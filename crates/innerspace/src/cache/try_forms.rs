@@ -89,7 +89,7 @@ impl PagedFile {
         let file = self.same_handle();
         let core = self.core();
         let about = (core.address(), &core.id.group);
-        let turn = (turn, core.store.requests());
+        let turn = (turn, core.store.at_a_time);
         Task::new(&core.cache, about, turn, move || call_and_drop(file, call))
     }
 }

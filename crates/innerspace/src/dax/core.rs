@@ -148,7 +148,7 @@ impl DaxCore {
         parts: Parts,
         setup: DaxSetup,
     ) -> Arc<DaxCore> {
-        let pool = cache.pool();
+        let pool = &cache.pool;
         Arc::new(DaxCore {
             size: AtomicU64::new(parts.size),
             parts,

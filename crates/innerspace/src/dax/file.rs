@@ -147,7 +147,7 @@ impl DaxFile {
         setup: DaxSetup,
     ) -> Result<DaxFile, DaxError> {
         let (host, emptying) = HostFile::new(locked)?;
-        let size = host.opened_len();
+        let size = host.opened_len;
         let capacity = match setup.access {
             FileAccess::ReadOnly => size,
             FileAccess::ReadWrite => match setup.capacity {
@@ -158,7 +158,7 @@ impl DaxFile {
         let device = DaxDevice::host_file(&host, capacity)?;
         host.empty(&emptying)?;
         let parts = Parts {
-            name: host.name().clone(),
+            name: host.name.clone(),
             extents: Box::new(IdentityMap::new(host.clone())),
             size,
             most: device.len(),

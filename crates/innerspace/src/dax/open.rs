@@ -32,11 +32,11 @@ use crate::units::PAGE_SIZE;
 #[derive(Debug)]
 pub(crate) struct HostFile {
     /// The open file, locked if it is writable.
-    file: LockedFile,
+    pub(super) file: LockedFile,
     access: FileAccess,
-    name: Arc<str>,
+    pub(super) name: Arc<str>,
     /// The length at the time of locking; 0 if the file is to be emptied.
-    opened_len: u64,
+    pub(super) opened_len: u64,
 }
 
 impl HostFile {
@@ -76,29 +76,14 @@ impl HostFile {
         Ok(emptying.run(&self.file)?)
     }
 
-    /// Returns the path as given, for messages.
-    pub(crate) fn name(&self) -> &Arc<str> {
-        &self.name
-    }
-
     /// Returns whether the file takes writes.
     pub(crate) fn writable(&self) -> bool {
         self.access == FileAccess::ReadWrite
     }
 
-    /// Returns the length at the time of locking, or 0 if the file is emptied.
-    pub(crate) fn opened_len(&self) -> u64 {
-        self.opened_len
-    }
-
     /// Returns the length that the host reports now.
     pub(crate) fn len_now(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
-    }
-
-    /// Returns the open file.
-    pub(crate) fn file(&self) -> &LockedFile {
-        &self.file
     }
 
     /// Reads all of `buf` by a call to the host.
@@ -204,7 +189,7 @@ mod tests {
         let path = folder.path().join("data.bin");
         let host = HostFile::open(&path, FileAccess::ReadWrite, Create::New).unwrap();
         host.write_at(b"some bytes", 5000).unwrap();
-        assert_eq!((host.opened_len(), host.len_now().unwrap()), (0, 5010));
+        assert_eq!((host.opened_len, host.len_now().unwrap()), (0, 5010));
         drop(host);
         let host = HostFile::open(&path, FileAccess::ReadOnly, Create::Never).unwrap();
         assert!(!host.writable());
@@ -215,7 +200,7 @@ mod tests {
         assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
         host.write_at(b"x", 0).unwrap_err();
         let host = HostFile::open(&path, FileAccess::ReadWrite, Create::Truncate).unwrap();
-        assert_eq!(host.opened_len(), 0);
+        assert_eq!(host.opened_len, 0);
     }
 
     #[test]

@@ -92,13 +92,13 @@ const MAX_FRAMES: u32 = 1 << 28;
 /// The frames of one arena.
 #[derive(Debug)]
 pub(crate) struct Frames {
-    arena: Arena,
+    pub(super) arena: Arena,
     metas: ZeroedArray<Meta>,
     pub(crate) lookaside: Lookaside,
     /// Frames that may be in use, the zero frame included.
     usable: u32,
     pub(super) allocator: Allocator,
-    waits: WaitTable,
+    pub(crate) waits: WaitTable,
 }
 
 impl Frames {
@@ -347,10 +347,6 @@ impl Frames {
         start.unwrap_or_else(|| self.arena.outside(id))
     }
 
-    pub(super) fn arena(&self) -> &Arena {
-        &self.arena
-    }
-
     /// Gives back the memory of the metadata of frames that are all holes. The caller holds the
     /// buddy mutex.
     pub(super) fn discard_metas(&self, frames: std::ops::Range<u32>) {
@@ -430,11 +426,6 @@ impl Frames {
             HoldState::NONE,
             "{id:?} was freed while its writeback ended"
         );
-    }
-
-    /// Returns the wait table, for its counters.
-    pub(crate) fn waits(&self) -> &WaitTable {
-        &self.waits
     }
 }
 

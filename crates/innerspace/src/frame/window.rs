@@ -104,13 +104,13 @@ impl<'f> Window<'f> {
         assert!(count.is_multiple_of(1 << order) && count as usize <= self.left.len());
         // This comes before the frames become holes: from then on another window may take them.
         let lose = |buddy: &mut Buddy| {
-            let arena = frames.arena();
+            let arena = &frames.arena;
             (gone.iter()).for_each(|block| buddy.huge.lose(arena, block.clone()));
         };
         frames.allocator.with_lists(lose);
         // Frames that were never touched may have memory, too: that of a huge page.
         for run in gone.chunk_by(|one, next| one.end == next.start) {
-            frames.arena().discard(run[0].start..run[run.len() - 1].end);
+            frames.arena.discard(run[0].start..run[run.len() - 1].end);
         }
         let placed = self.left.start..self.left.start + count;
         let left = self.left.clone();
@@ -118,7 +118,7 @@ impl<'f> Window<'f> {
         let place = |buddy: &mut Buddy| {
             buddy.own_window(&left).start = placed.end;
             buddy.place(frames.metas(), &gone, &placed, order);
-            buddy.huge.gain(frames.arena(), placed.clone());
+            buddy.huge.gain(&frames.arena, placed.clone());
             let mut discarded = 0;
             for block in &gone {
                 buddy.by_metas.all_holes(block, |metas| {
@@ -234,9 +234,9 @@ impl Buddy {
             self.add_used(metas, window.end.min(block.end)..block.end);
             let inside = block.start.max(window.start)..block.end.min(window.end);
             taken += inside.len() as u32;
-            self.huge.lose(frames.arena(), inside.clone());
+            self.huge.lose(&frames.arena, inside.clone());
             self.by_metas.lose(inside.clone(), |_, _| ());
-            frames.arena().discard(inside);
+            frames.arena.discard(inside);
             id = block.end;
         }
         taken
@@ -259,7 +259,7 @@ impl Buddy {
             match meta.kind() {
                 Kind::Part => {
                     given.push(FrameId(id));
-                    self.huge.gain(frames.arena(), id..id + 1);
+                    self.huge.gain(&frames.arena, id..id + 1);
                     self.by_metas.gain(id..id + 1, |_, _| ());
                     id += 1;
                 }
@@ -324,7 +324,7 @@ mod for_tests {
                     let meta = &metas[id as usize];
                     let behind = buddy.end()..buddy.end().next_multiple_of(1 << MAX_ORDER);
                     if behind.contains(&id) || meta.kind() == Kind::Part {
-                        resident += self.arena().resident(id..id + 1);
+                        resident += self.arena.resident(id..id + 1);
                         id += 1;
                     } else {
                         id += 1 << meta.order();

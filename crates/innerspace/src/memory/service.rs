@@ -62,7 +62,7 @@ fn run(mut cache: Arc<Cache>, at_work: &Mutex<()>) {
         };
         if step != Some(Step::More) {
             let left = next_tick.saturating_duration_since(Instant::now());
-            cache.pool().background.wait_for_work(left);
+            cache.pool.background.wait_for_work(left);
         }
     }
 }

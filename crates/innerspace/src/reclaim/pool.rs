@@ -212,7 +212,7 @@ impl Pool {
         totals.retired = self.retired.len() as u64;
         totals.groups = self.groups.all_stats().len() as u64;
         totals.grace_period = self.domain.grace_periods();
-        totals.lock_wait = self.frames.waits().visits();
+        totals.lock_wait = self.frames.waits.visits();
         totals
     }
 }

@@ -55,7 +55,7 @@ impl FileCore {
     /// Begins a call that changes the store. The call may use the pages that were set aside, which
     /// reads may not: with these, dirty blocks can be written when there is no other memory.
     pub(crate) fn store_change(&self) -> StoreCall {
-        self.begin_call(self.store.aside())
+        self.begin_call(self.store.aside.clone())
     }
 
     fn begin_call(&self, aside: Option<Arc<SetAside>>) -> StoreCall {
@@ -207,7 +207,7 @@ impl FileCore {
         if self.cache.in_flight.of(group) == 0 {
             return false;
         }
-        if self.cache.workers().has_threads() {
+        if self.cache.workers.has_threads() {
             self.cache.wait_for_landing();
         } else if is_outermost() {
             self.cache.run_jobs();

@@ -169,11 +169,8 @@ impl FileCore {
             limits,
             version,
         } = asked;
-        let pool = cache.pool().clone();
-        let group = options
-            .group
-            .clone()
-            .unwrap_or_else(|| cache.root_group().clone());
+        let pool = cache.pool.clone();
+        let group = options.group.clone().unwrap_or_else(|| cache.root.clone());
         let groups = pool.groups.path(group.id()).collect();
         let tags_of = |owner: OwnerId| match order {
             0 if len <= TAGGED_BYTES => Tags::of_file(owner.0),
@@ -205,12 +202,12 @@ impl FileCore {
                     accepted,
                 },
                 store: FileStore::new(store, uses_files, aside, &limits, block_shift),
-                version: StoreVersion::new(version, cache.pool().background.now()),
+                version: StoreVersion::new(version, cache.pool.background.now()),
                 blocks: Blocks::new(len, tags_of(owner)),
                 writes: WriteState::default(),
                 locks: FileLocks::default(),
                 mappers: MapperList::default(),
-                requests: Requests::new(cache.workers().lane(payer, limits.requests)),
+                requests: Requests::new(cache.workers.lane(payer, limits.requests)),
                 ready: ReadyList::default(),
                 stream: Stream::default(),
                 counters: FileCounters::default(),

@@ -83,11 +83,13 @@ pub(crate) struct FileStore {
     /// `None` once the file is closed. An innermost lock, held only while the handle is cloned.
     handle: Mutex<Option<Arc<StoreHandle>>>,
     /// Whether a call to the store may use other files.
-    uses_files: Arc<AtomicBool>,
+    pub(super) uses_files: Arc<AtomicBool>,
     /// The pages that its calls may use when the memory is full.
-    aside: Option<Arc<SetAside>>,
-    at_a_time: u32,
-    request_blocks: u64,
+    pub(super) aside: Option<Arc<SetAside>>,
+    /// How many requests the store serves at a time.
+    pub(crate) at_a_time: u32,
+    /// The largest request in blocks.
+    pub(crate) request_blocks: u64,
 }
 
 impl FileStore {
@@ -134,26 +136,6 @@ impl FileStore {
     /// Whether a call to the store may use other files.
     pub(crate) fn may_use_files(&self) -> bool {
         self.uses_files.load(Ordering::Relaxed)
-    }
-
-    /// Returns the flag that calls to the store set when they use other files.
-    pub(crate) fn uses_files(&self) -> Arc<AtomicBool> {
-        self.uses_files.clone()
-    }
-
-    /// Returns the pages that calls that change the store may use when the memory is full.
-    pub(crate) fn aside(&self) -> Option<Arc<SetAside>> {
-        self.aside.clone()
-    }
-
-    /// Returns how many requests the store serves at a time.
-    pub(crate) fn requests(&self) -> u32 {
-        self.at_a_time
-    }
-
-    /// Returns the largest request in blocks.
-    pub(crate) fn request_blocks(&self) -> u64 {
-        self.request_blocks
     }
 }
 

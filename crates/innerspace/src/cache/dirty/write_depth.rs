@@ -157,12 +157,12 @@ fn write_claimed(core: &FileCore, spread: &Spread, reason: WriteReason, run: u64
 
 /// Returns how many jobs to start for this many dirty blocks in runs of `run`.
 fn helpers(core: &FileCore, run: u64, dirty: u64) -> u64 {
-    if core.id.write_order == WriteOrder::Ordered || !core.cache.workers().has_threads() {
+    if core.id.write_order == WriteOrder::Ordered || !core.cache.workers.has_threads() {
         return 0;
     }
     let others = dirty.div_ceil(run).saturating_sub(1);
     let room = core.nearest_limit() / FLIGHT_PART / (run << core.block_shift());
-    let calls = u64::from(core.store.requests());
+    let calls = u64::from(core.store.at_a_time);
     let most = room.min(calls).saturating_sub(1);
     others.min(most).min(MOST_HELPERS)
 }

@@ -169,7 +169,7 @@ impl PagedFile {
         store: Arc<dyn Store>,
         options: &FileOptions,
     ) -> Result<PagedFile, FileError> {
-        let asked = StoreProbe::new((cache.pool(), cache.root_group()), store, options)?;
+        let asked = StoreProbe::new((&cache.pool, &cache.root), store, options)?;
         Ok(PagedFile::over(cache, asked, options))
     }
 

@@ -35,7 +35,7 @@ impl Cache {
     /// closing is left to other threads.
     pub(crate) fn released(&self, files: Vec<Released>) {
         failpoint!(Released);
-        self.pool().finish_retired();
+        self.pool.finish_retired();
         let mut panics = Panics::default();
         if reentry::is_outermost() {
             for file in files.iter().filter(|file| file.is_unused()) {

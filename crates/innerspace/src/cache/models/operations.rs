@@ -96,9 +96,9 @@ fn over<S: Store>(frames: u32, store: S) -> (Arc<Cache>, Arc<S>, PagedFile) {
 fn finish(cache: &Arc<Cache>, file: PagedFile) {
     validate(file.inner().core());
     drop(file);
-    cache.pool().flush_retired();
-    assert_eq!(cache.pool().totals().usage, 0, "pages are charged still");
-    cache.pool().frames.validate();
+    cache.pool.flush_retired();
+    assert_eq!(cache.pool.totals().usage, 0, "pages are charged still");
+    cache.pool.frames.validate();
 }
 
 fn page(number: u64) -> Range<u64> {
@@ -284,11 +284,7 @@ fn shuttle_fills_of_one_block_read_once() {
             .into_iter()
             .for_each(|reader| assert_eq!(reader.join().unwrap(), 1));
         assert_eq!(store.counts().reads, 1);
-        assert_eq!(
-            cache.pool().totals().usage,
-            1,
-            "the losers' frames are back"
-        );
+        assert_eq!(cache.pool.totals().usage, 1, "the losers' frames are back");
         finish(&cache, file);
     });
 }
@@ -358,10 +354,10 @@ fn shuttle_long_writes_over_each_other_beside_a_sync() {
     model(|| {
         // The memory is large enough for pages to be allocated many at a time.
         let (cache, store, file) = over(1_024, MemoryStore::new());
-        let group = cache.root_group().id();
+        let group = cache.root.id();
         assert!(
             cache
-                .pool()
+                .pool
                 .alloc_some(group, 2)
                 .is_some_and(|some| some.len() == 2)
         );
@@ -398,7 +394,7 @@ fn shuttle_a_drop_beside_reclaim_writes_and_frees_everything() {
         file.write_at(&[2; 2 * PAGE as usize], 0).unwrap();
         let reclaimer = {
             let cache = cache.clone();
-            thread::spawn(move || cache.pool().background_step())
+            thread::spawn(move || cache.pool.background_step())
         };
         let view = file.view(page(1)).unwrap();
         drop(file);
@@ -406,8 +402,8 @@ fn shuttle_a_drop_beside_reclaim_writes_and_frees_everything() {
         assert_eq!(value(&view), 2);
         drop(view);
         assert_eq!(value(&store.to_vec()), 2);
-        cache.pool().flush_retired();
-        assert_eq!(cache.pool().totals().usage, 0);
+        cache.pool.flush_retired();
+        assert_eq!(cache.pool.totals().usage, 0);
     });
 }
 
@@ -471,16 +467,16 @@ fn shuttle_what_a_close_retires_is_freed_when_it_ends_whoever_frees_it() {
             thread::spawn(move || {
                 let freed = Arc::new(AtomicU32::new(0));
                 let frees = freed.clone();
-                cache.pool().retire(Retired::Call(Box::new(move |_| {
+                cache.pool.retire(Retired::Call(Box::new(move |_| {
                     frees.fetch_add(1, Ordering::SeqCst);
                 })));
-                cache.pool().finish_retired();
+                cache.pool.finish_retired();
                 assert_eq!(freed.load(Ordering::SeqCst), 1);
             })
         };
         cache.abandon();
         closing.join().unwrap();
-        assert_eq!(cache.pool().totals().retired, 0);
+        assert_eq!(cache.pool.totals().retired, 0);
         finish(&cache, file);
     };
     shuttle::check_pct(body, ROUNDS, 2);
@@ -530,10 +526,7 @@ fn shuttle_a_service_sleeps_on_no_call_whoever_ticks_meanwhile() {
             thread::spawn(move || {
                 while !ended.load(Ordering::SeqCst) {
                     // No time passes under shuttle: only a kick ends the wait.
-                    cache
-                        .pool()
-                        .background
-                        .wait_for_work(Duration::from_secs(1));
+                    cache.pool.background.wait_for_work(Duration::from_secs(1));
                     while cache.step() == Step::More {}
                 }
             })
@@ -552,7 +545,7 @@ fn shuttle_a_service_sleeps_on_no_call_whoever_ticks_meanwhile() {
         ticking.join().unwrap();
         other.join().unwrap();
         ended.store(true, Ordering::SeqCst);
-        cache.pool().background.kick();
+        cache.pool.background.kick();
         service.join().unwrap();
         finish(&cache, file);
     };

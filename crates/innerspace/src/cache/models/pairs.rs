@@ -219,7 +219,7 @@ impl World {
         );
         validate(core(&file));
         drop(file);
-        let pool = self.cache.pool();
+        let pool = &self.cache.pool;
         pool.flush_retired();
         assert_eq!(pool.totals().usage, 0, "pages are charged still");
         pool.frames.validate();

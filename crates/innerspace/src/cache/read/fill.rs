@@ -156,9 +156,9 @@ impl FileCore {
 
     /// Returns the bounds of read-ahead windows at this moment.
     pub(crate) fn tuning(&self) -> Tuning {
-        let request = self.store.request_blocks();
+        let request = self.store.request_blocks;
         let bytes = request << self.block_shift();
-        let most = window::largest(self.nearest_limit(), bytes, self.store.requests());
+        let most = window::largest(self.nearest_limit(), bytes, self.store.at_a_time);
         Tuning {
             most: most >> self.block_shift(),
             request,
@@ -215,7 +215,7 @@ impl FileCore {
         };
         let also = get.of(Get::DONTCACHE);
         let mut run = vec![first];
-        let together = miss.wanted.min(self.store.request_blocks());
+        let together = miss.wanted.min(self.store.request_blocks);
         let behind = block + 1..block + together.min(self.room_in_flight()).max(1);
         let (runs, _) = self.make_runs(behind, u64::MAX, also);
         if let Some(more) = runs.into_iter().next() {
@@ -270,7 +270,7 @@ impl FileCore {
             match runs.last_mut() {
                 Some(run)
                     if run[0].block() + run.len() as u64 == block
-                        && (run.len() as u64) < self.store.request_blocks() =>
+                        && (run.len() as u64) < self.store.request_blocks =>
                 {
                     run.push(new);
                 }

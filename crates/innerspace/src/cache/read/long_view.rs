@@ -451,7 +451,7 @@ impl<'f> LineUp<'f> {
         };
         // No block may be locked while nodes are waited for.
         let mut spares = SpareNodes::new(&core.pool, core.id.group.id());
-        let most = (self.frames.len() as u64).min(core.store.request_blocks());
+        let most = (self.frames.len() as u64).min(core.store.request_blocks);
         let nodes = missing_nodes(core, [self.placed, self.placed + most - 1]);
         spares.ensure(nodes, AllocMode::Wait)?;
         let mut run: Vec<NewBlock<'f>> = Vec::new();

@@ -45,8 +45,10 @@ pub(crate) type ErrorHook = std::sync::Arc<dyn Fn(&FileError) + Send + Sync>;
 
 /// The cache of one memory: the state that its files share.
 pub(crate) struct Cache {
-    pool: Arc<Pool>,
-    root: Group,
+    /// The pool from which the files' blocks come.
+    pub(crate) pool: Arc<Pool>,
+    /// The root group of the pool.
+    pub(super) root: Group,
     /// Failures that no handle was left to report (P30).
     errors: ErrorLog,
     /// The hook that is called for each failure, and the failures for which it was not called yet.
@@ -71,7 +73,7 @@ pub(crate) struct Cache {
     landed: Condvar,
     landing: Mutex<()>,
     /// The threads that make calls which may wait.
-    workers: Workers,
+    pub(super) workers: Workers,
     flights: Arc<Flights>,
     /// Whether there are jobs for which no thread could be started, and which the service runs.
     unserved: AtomicBool,
@@ -156,18 +158,9 @@ impl Cache {
         })
     }
 
-    /// Returns the pool from which the files' blocks come.
-    pub(crate) fn pool(&self) -> &Arc<Pool> {
-        &self.pool
-    }
-
     /// Whether the calling process is a child of fork(2) of the one that created the memory.
     pub(crate) fn is_foreign(&self) -> bool {
         self.pool.foreign_maker().is_some()
-    }
-
-    pub(super) fn root_group(&self) -> &Group {
-        &self.root
     }
 
     /// Takes the failures that no handle was left to report, oldest first.
@@ -429,11 +422,6 @@ impl Cache {
         let mut files = self.files.lock().unwritten(group);
         files.retain(|file| file.has_unwritten_blocks());
         files
-    }
-
-    /// Returns the threads that make calls which may wait.
-    pub(super) fn workers(&self) -> &Workers {
-        &self.workers
     }
 
     /// Returns the ring of the memory, if its threads do the work.

@@ -73,10 +73,7 @@ fn what_would_block_says_so_and_the_future_gets_it_from_a_tick() {
 #[test]
 fn a_view_that_needs_a_copy_waits_for_no_eviction_to_make_room_for_it() {
     let cache = memory(256);
-    let group = cache
-        .root_group()
-        .create_child("tenant", 16 * 4096)
-        .unwrap();
+    let group = cache.root.create_child("tenant", 16 * 4096).unwrap();
     let file = open(&cache, &patterned(1 << 20), &options(4096).group(&group));
     // The blocks read last are cached, and the group is full of pages that could be evicted.
     let read = |block: u64| file.read_exact_at(&mut [0; 10], block * 4096).unwrap();

@@ -143,7 +143,7 @@ fn what_readers_remember_is_right_at_rest() {
     // The reader still remembers the block, which is no longer in the file.
     file.punch(3 * 4096..4 * 4096).unwrap();
     cache.validate();
-    cache.pool().validate();
+    cache.pool.validate();
     drop((blocks, others));
     // Only the index can hold a block now.
     let held = core(&file).lookup(4).unwrap();

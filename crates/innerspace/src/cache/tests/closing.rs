@@ -100,7 +100,7 @@ fn of_losses_that_nobody_hears_of_the_oldest_are_counted() {
         }
     };
     let counted = || {
-        let totals = cache.pool().totals();
+        let totals = cache.pool.totals();
         (totals.error_untaken, totals.error_untold)
     };
     lose(64);

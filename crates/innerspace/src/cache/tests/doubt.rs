@@ -65,7 +65,7 @@ fn what_no_sync_has_covered_is_not_evicted() {
     store.add(fail_sync().forever());
     // The scan reads five times as many bytes as the memory holds.
     other.scan(.., |_| {}).unwrap();
-    let block = cache.pool().alloc(GroupId::ROOT, 5, AllocMode::Wait);
+    let block = cache.pool.alloc(GroupId::ROOT, 5, AllocMode::Wait);
     drop(block.unwrap());
     assert_eq!(file.stats().cached.0, 20);
     assert_eq!(file.view(..).unwrap()[..], [7; 20 * 4096]);

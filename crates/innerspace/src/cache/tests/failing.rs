@@ -95,13 +95,13 @@ fn a_failed_write_is_counted_once_whoever_asked_for_it() {
     };
     let mut before = 0;
     let mut counted = |by: &str| {
-        let counted = cache.pool().totals().write_error;
+        let counted = cache.pool.totals().write_error;
         assert_eq!(counted, calls(), "{by}");
         assert!(counted > before, "{by}");
         before = counted;
     };
-    let root = cache.root_group().id();
-    cache.pool().reclaim(root, PageCount(64), Some(root));
+    let root = cache.root.id();
+    cache.pool.reclaim(root, PageCount(64), Some(root));
     counted("reclaim");
     file.sync_all().unwrap_err();
     counted("a sync");
@@ -148,7 +148,7 @@ fn a_failed_read_wakes_everybody_and_leaves_nothing() {
             );
         }
         assert!(core(&file).lookup(0).is_none());
-        assert_eq!(cache.pool().totals().usage, 0);
+        assert_eq!(cache.pool.totals().usage, 0);
         validate(core(&file));
         store.heal();
         assert_eq!(*file.view(0..100).unwrap(), *pattern(0..100));
@@ -176,7 +176,7 @@ fn the_error_of_a_fill_goes_with_the_block_whoever_held_it_last() {
         };
         store.wait_hanging(1);
         let frame = core(&file).lookup(0).unwrap().frame;
-        let (pool, hold) = (cache.pool(), &cache.pool().frames.meta(frame).hold);
+        let (pool, hold) = (&cache.pool, &cache.pool.frames.meta(frame).hold);
         match last {
             "a page that waits" => {
                 assert!(hold.try_map_cached());
@@ -476,14 +476,14 @@ fn a_handle_that_its_store_drops_last_is_closed_later() {
 #[test]
 fn a_limit_that_fails_an_operation_that_may_be_tried_again_counts_once() {
     let cache = memory(256);
-    let group = cache.root_group().create_child("both", 64 * 4096).unwrap();
+    let group = cache.root.create_child("both", 64 * 4096).unwrap();
     let options = options(4096).group(&group);
     let store = patterned(0);
     let above = open(&cache, &store, &options);
     core(&above).store.note_use();
     above.write_at(&[1; 12 * PAGE], 0).unwrap();
     group.set_max(group.usage()).unwrap();
-    let failed = || (group.events().oom, cache.pool().totals().limit_error);
+    let failed = || (group.events().oom, cache.pool.totals().limit_error);
     let file = open(&cache, &patterned(0), &options);
     file.append(&[2; 100]).unwrap();
     assert_eq!(failed(), (0, 0), "room was made for it");
@@ -495,7 +495,7 @@ fn a_limit_that_fails_an_operation_that_may_be_tried_again_counts_once() {
     above.write_at(&[3; PAGE], 12 * 4096).unwrap();
     store.add(fail(OperationKind::Write).forever());
     let file = open(&cache, &patterned(0), &options);
-    cache.pool().flush_retired();
+    cache.pool.flush_retired();
     group.set_max(group.usage()).unwrap();
     let refused = file.append(&[2; 100]).unwrap_err();
     assert!(matches!(refused, FileError::Limit(_)), "{refused}");

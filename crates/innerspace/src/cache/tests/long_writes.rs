@@ -58,7 +58,7 @@ fn a_long_write_goes_over_what_is_cached_evicted_stored_and_absent() {
     expected.extend(&bytes);
     assert!(contents(&file) == expected);
     validate(core(&file));
-    cache.pool().validate();
+    cache.pool.validate();
     file.sync_all().unwrap();
     assert!(store.inner().to_vec() == expected);
     drop((view, file));
@@ -69,10 +69,7 @@ fn a_long_write_goes_over_what_is_cached_evicted_stored_and_absent() {
 fn a_long_write_stops_at_the_dirty_limit_as_short_ones_do() {
     for pages_a_call in [1, 7, 64] {
         let cache = memory(16_384);
-        let group = cache
-            .root_group()
-            .create_child("tenant", 100 * PAGES)
-            .unwrap();
+        let group = cache.root.create_child("tenant", 100 * PAGES).unwrap();
         let options = options(4096).group(&group).write_order(WriteOrder::OnSync);
         let store = Arc::new(MemoryStore::new());
         let file = open(&cache, &store, &options);
@@ -111,10 +108,7 @@ fn a_long_write_stops_at_the_dirty_limit_as_short_ones_do() {
 fn a_long_write_that_runs_out_of_memory_leaves_what_came_before() {
     for pages_a_call in [1, 7, 64] {
         let cache = memory(16_384);
-        let group = cache
-            .root_group()
-            .create_child("tenant", 64 * PAGES)
-            .unwrap();
+        let group = cache.root.create_child("tenant", 64 * PAGES).unwrap();
         let options = options(4096).group(&group);
         // Viewed pages stay, and so do written ones, since the store refuses them.
         let viewed = open(&cache, &patterned(40 * PAGES), &options);
@@ -144,7 +138,7 @@ fn a_long_write_that_runs_out_of_memory_leaves_what_came_before() {
         assert_eq!(file.len(), fits * PAGES, "calls of {pages_a_call} pages");
         assert!(contents(&file) == bytes[..(fits * PAGES) as usize]);
         validate(core(&file));
-        cache.pool().validate();
+        cache.pool.validate();
         store.heal();
         drop(views);
         file.sync_all().expect_err("reclaim had tried to write");
@@ -160,8 +154,8 @@ fn a_long_write_that_runs_out_of_memory_leaves_what_came_before() {
 #[test]
 fn what_is_had_together_goes_back_together() {
     let cache = memory(16_384);
-    let pool = cache.pool();
-    let group = cache.root_group().id();
+    let pool = &cache.pool;
+    let group = cache.root.id();
     let mut frames = pool.alloc_some(group, 100).unwrap();
     assert_eq!(frames.len(), MOST_SINGLES);
     let first = frames.next().unwrap();
@@ -171,10 +165,7 @@ fn what_is_had_together_goes_back_together() {
     drop(first);
     assert_empty(&cache);
     // Near a limit there is no memory for several pages, but that does not count as a refusal.
-    let tenant = cache
-        .root_group()
-        .create_child("tenant", 10 * PAGES)
-        .unwrap();
+    let tenant = cache.root.create_child("tenant", 10 * PAGES).unwrap();
     assert!(pool.alloc_some(tenant.id(), 8).is_none());
     assert_eq!(pool.totals().charge_refused, 0);
     let one = pool.alloc(tenant.id(), 0, crate::reclaim::AllocMode::NoWait);

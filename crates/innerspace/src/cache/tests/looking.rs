@@ -72,14 +72,11 @@ fn of_two_creates_at_one_index_the_second_finds_the_first() {
         .create(300, Get::NONE)
         .unwrap()
         .expect("nobody else made it");
-    let (usage, free) = (
-        cache.pool().totals().usage,
-        cache.pool().frames.free_frames(),
-    );
+    let (usage, free) = (cache.pool.totals().usage, cache.pool.frames.free_frames());
     assert!(core.create(300, Get::NONE).unwrap().is_none());
     // The frame and the charge of the second create are given back, to the last page.
-    assert_eq!(cache.pool().totals().usage, usage);
-    assert_eq!(cache.pool().frames.free_frames(), free);
+    assert_eq!(cache.pool.totals().usage, usage);
+    assert_eq!(cache.pool.frames.free_frames(), free);
     let second = {
         let core = core.clone();
         thread::spawn(move || {
@@ -93,7 +90,7 @@ fn of_two_creates_at_one_index_the_second_finds_the_first() {
     let frame = first.frame();
     drop(first.finish());
     assert_eq!(second.join().unwrap(), frame, "both get the one page");
-    assert_eq!(cache.pool().totals().usage, usage);
+    assert_eq!(cache.pool.totals().usage, usage);
     validate(core);
 }
 
@@ -242,7 +239,7 @@ fn a_page_in_use_is_hot_until_a_mark_is_taken_from_it() {
         }
         // Marks are taken away, and some blocks are evicted.
         let group = core.id.group.id();
-        assert!(cache.pool().reclaim(group, PageCount(4), Some(group)).0 >= 4);
+        assert!(cache.pool.reclaim(group, PageCount(4), Some(group)).0 >= 4);
         assert!(count_hot() < 28, "{policy:?}");
         (0..4).for_each(|_| view_all());
         assert_eq!(count_hot(), 32, "{policy:?}");
@@ -316,13 +313,13 @@ fn a_moved_block_keeps_its_place_on_the_lists() {
         assert!(flags(&file, 0).contains(FlagSet::ACTIVE));
         cache.tick(); // drains the batches
         let pages = size / PAGE as u64;
-        let sizes = cache.pool().list_sizes(core(&file).id.group.id());
+        let sizes = cache.pool.list_sizes(core(&file).id.group.id());
         assert_eq!(
             (sizes.active.0, sizes.inactive.0, sizes.unevictable.0),
             (pages, 0, pages)
         );
         drop(view);
-        cache.pool().validate();
+        cache.pool.validate();
     }
 }
 
@@ -432,7 +429,7 @@ fn a_wrong_guess_is_found_out_and_mended() {
     file.prefetch(..).unwrap();
     let core = core(&file);
     let mut owned = cache
-        .pool()
+        .pool
         .alloc(core.id.group.id(), 0, AllocMode::Wait)
         .unwrap();
     owned.set_kind(Kind::Anonymous);
@@ -453,7 +450,7 @@ fn a_wrong_guess_is_found_out_and_mended() {
     }
     let left = core.frames().meta(stranger).hold.load();
     assert_eq!((left.refs(), left.views()), (1, 0));
-    cache.pool().put(stranger);
+    cache.pool.put(stranger);
     validate(core);
     drop(file);
     assert_empty(&cache);
@@ -599,6 +596,6 @@ fn a_refault_counts_the_pages_of_its_block() {
         file.evict(2 * size..).unwrap();
         file.view(2 * size..2 * size + 8).unwrap();
         assert_eq!(file.stats().refaulted, 1);
-        assert_eq!(cache.pool().totals().refault, size / PAGE as u64);
+        assert_eq!(cache.pool.totals().refault, size / PAGE as u64);
     }
 }

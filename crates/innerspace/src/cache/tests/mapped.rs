@@ -66,7 +66,7 @@ pub(super) struct Mapped {
 impl Mapped {
     pub(super) fn new(cache: &Arc<Cache>, file: &PagedFile) -> Mapped {
         let table = Arc::new(Table {
-            pool: cache.pool().clone(),
+            pool: cache.pool.clone(),
             pages: Mutex::default(),
         });
         let weak: Weak<dyn Mappers> = Arc::downgrade(&(table.clone() as Arc<dyn Mappers>));

@@ -33,7 +33,7 @@ fn who_evicts_without_waiting_leaves_what_is_mapped() {
 #[test]
 fn an_eviction_for_others_waits_for_no_session_that_was_opened_meanwhile() {
     let cache = memory(64);
-    let pool = cache.pool().clone();
+    let pool = cache.pool.clone();
     let file = open(&cache, &patterned(65_536), &options(4096));
     let mapped = Mapped::new(&cache, &file);
     mapped.map(0, FaultKind::Read);
@@ -186,11 +186,11 @@ fn a_view_of_a_writable_page_takes_the_right_to_store_away_first() {
         let mapped = Mapped::new(&cache, &file);
         mapped.map(0, FaultKind::Write);
         mapped.store(0, 0x55);
-        let grace = cache.pool().domain.grace_periods();
+        let grace = cache.pool.domain.grace_periods();
         let view = file.view(0..16).unwrap();
         assert_eq!(view[..8], [0x55; 8]);
         assert_eq!(mapped.rights(0), Some(false));
-        assert!(cache.pool().domain.grace_periods() > grace);
+        assert!(cache.pool.domain.grace_periods() > grace);
         // A store fault moves the page away from the view.
         mapped.map(0, FaultKind::Write);
         mapped.store(0, 0x66);
@@ -250,7 +250,7 @@ fn a_mapped_hole_is_the_zero_frame_until_somebody_writes() {
         let mapped = Mapped::new(&cache, &file);
         mapped.map(0, FaultKind::Read);
         mapped.map(size / PAGE as u64, FaultKind::Read);
-        assert_eq!(cache.pool().totals().usage, 0);
+        assert_eq!(cache.pool.totals().usage, 0);
         let FaultPage::Hole(token) = mapped.fault(0, FaultKind::Read) else {
             panic!("a hole")
         };
@@ -311,7 +311,7 @@ fn a_hole_ends_at_data_at_a_cached_block_and_at_the_end_of_the_file() {
     file.evict(..).unwrap(); // data that only the store has
     file.write_at(&[1; PAGE], 4 * PAGE as u64).unwrap(); // and data that is cached
     let mapped = Mapped::new(&cache, &file);
-    let usage = cache.pool().totals().usage;
+    let usage = cache.pool.totals().usage;
     let hole = |page, around: Range<u64>| match mapped.fault_around(page, FaultKind::Read, &around)
     {
         FaultPage::Hole(hole) => hole,
@@ -327,7 +327,7 @@ fn a_hole_ends_at_data_at_a_cached_block_and_at_the_end_of_the_file() {
         "the store has data: {told:?}"
     );
     assert_eq!(hole(33, 0..64).pages(), &(33..40), "the file ends");
-    assert_eq!(cache.pool().totals().usage, usage, "holes take no frame");
+    assert_eq!(cache.pool.totals().usage, usage, "holes take no frame");
     let all = hole(10, 0..16);
     file.write_at(b"x", 12 * PAGE as u64).unwrap();
     assert!(
@@ -388,7 +388,7 @@ fn stores_past_the_end_are_gone_when_their_mapping_is() {
         let mapped = Mapped::new(&cache, &file);
         mapped.map(0, FaultKind::Write);
         let head = core(&file).lookup(0).unwrap().frame;
-        cache.pool().frames.store_for_test(head, 2_000, &[7; 8]);
+        cache.pool.frames.store_for_test(head, 2_000, &[7; 8]);
         // The block is cleaned by a writeback, or by a view, and then unmapped. After that, nothing
         // records that a mapping could store there.
         if round == 0 {
@@ -463,7 +463,7 @@ fn a_store_beside_writeback_is_never_lost() {
         let file = open(&cache, &store, &options(size));
         let mapped = Mapped::new(&cache, &file);
         mapped.map(0, FaultKind::Write);
-        let mut accessor = crate::sync::Domain::register(&cache.pool().domain);
+        let mut accessor = crate::sync::Domain::register(&cache.pool.domain);
         accessor.enter();
         assert_eq!(mapped.rights(0), Some(true));
         let host = mapped.table.pages.lock()[&0].host;
@@ -476,7 +476,7 @@ fn a_store_beside_writeback_is_never_lost() {
         while !accessor.has_mail() && !syncer.is_finished() {
             crate::sync::thread::yield_now();
         }
-        let frames = &cache.pool().frames;
+        let frames = &cache.pool.frames;
         frames.store_for_test(frames.frame_of(host as usize), 0, &[0x77; 8]);
         accessor.leave();
         syncer.join().unwrap().unwrap();

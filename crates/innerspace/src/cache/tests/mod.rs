@@ -122,7 +122,7 @@ fn fail(kind: OperationKind) -> Rule {
 /// Checks that all memory is given back: no page is charged but retired ones, and no frame is
 /// missing.
 fn assert_empty(cache: &Cache) {
-    let pool = cache.pool();
+    let pool = &cache.pool;
     pool.flush_retired();
     assert_eq!(pool.totals().usage, 0, "pages are charged still");
     assert_eq!(

@@ -229,10 +229,7 @@ fn ticks_write_what_is_old_and_leave_what_is_young() {
 #[test]
 fn a_writer_at_the_hard_limit_writes_what_others_of_its_group_have_dirty() {
     let cache = memory(2_048);
-    let group = cache
-        .root_group()
-        .create_child("tenant", 100 * 4096)
-        .unwrap();
+    let group = cache.root.create_child("tenant", 100 * 4096).unwrap();
     let stores = [(); 3].map(|()| patterned(1 << 20));
     let in_group = options(4096).group(&group);
     let [first, second] = [0, 1].map(|at| open(&cache, &stores[at], &in_group));
@@ -255,10 +252,7 @@ fn a_writer_at_the_hard_limit_writes_what_others_of_its_group_have_dirty() {
 #[test]
 fn a_group_with_much_dirty_is_written_in_the_background_and_others_are_not() {
     let cache = memory(2_048);
-    let group = cache
-        .root_group()
-        .create_child("tenant", 100 * 4096)
-        .unwrap();
+    let group = cache.root.create_child("tenant", 100 * 4096).unwrap();
     let stores = [(); 3].map(|()| patterned(1 << 20));
     let in_group = options(4096).group(&group);
     let [first, second] = [0, 1].map(|at| open(&cache, &stores[at], &in_group));

@@ -36,7 +36,7 @@ fn a_view_is_the_frames_of_its_blocks() {
         );
         assert_eq!(first.clone().as_ptr(), first.as_ptr());
         assert_eq!(*first, *pattern(100..300));
-        let usage = cache.pool().totals().usage;
+        let usage = cache.pool.totals().usage;
         let across = file.view(size - 10..size + 10).unwrap();
         assert_eq!(*across, *pattern(size - 10..size + 10));
         let again = file.view(size - 10..size + 10).unwrap();
@@ -44,7 +44,7 @@ fn a_view_is_the_frames_of_its_blocks() {
         assert_eq!(file.stats().copied_views, 0);
         // The second block, and the index node that two blocks need.
         let pages = size / PAGE as u64 + 1;
-        assert_eq!(cache.pool().totals().usage - usage, pages);
+        assert_eq!(cache.pool.totals().usage - usage, pages);
         drop((first, second, across, again, file));
         assert_empty(&cache);
     }
@@ -132,7 +132,7 @@ fn holes_cost_no_frame_until_they_are_written() {
         let mut buf = vec![1; size as usize];
         file.read_exact_at(&mut buf, size).unwrap();
         assert!(buf.iter().all(|byte| *byte == 0));
-        assert_eq!((cache.pool().totals().usage, reads(&store).len()), (0, 0));
+        assert_eq!((cache.pool.totals().usage, reads(&store).len()), (0, 0));
         file.write_at(b"data", 10).unwrap();
         assert_eq!(file.view(8..16).unwrap()[..], *b"\0\0data\0\0");
         assert_eq!(file.stats().cached.bytes(), size);
@@ -395,7 +395,7 @@ fn views_outlive_their_file_and_its_memory() {
 #[test]
 fn the_memory_goes_with_the_last_of_the_views_that_outlived_it() {
     let cache = memory(64);
-    let pool = Arc::downgrade(cache.pool());
+    let pool = Arc::downgrade(&cache.pool);
     let store = patterned(4 * 4096);
     let file = open(&cache, &store, &options(4096));
     let moved = file.view(0..4096).unwrap();
@@ -495,7 +495,7 @@ fn what_could_not_be_read_ahead_is_an_error_of_whoever_wants_it() {
 #[test]
 fn what_is_read_ahead_leaves_room_for_others_in_a_small_group() {
     let cache = memory(1_000);
-    let group = cache.root_group().create_child("small", 25 * 4096).unwrap();
+    let group = cache.root.create_child("small", 25 * 4096).unwrap();
     let options = options(4096).group(&group);
     let (slow, quick) = (patterned(100 * 4096), patterned(8 * 4096));
     let stream = open(&cache, &slow, &options);
@@ -521,7 +521,7 @@ fn what_is_read_ahead_leaves_room_for_others_in_a_small_group() {
 #[test]
 fn what_is_read_together_leaves_room_for_others_in_a_small_group() {
     let cache = memory(1_000);
-    let group = cache.root_group().create_child("small", 25 * 4096).unwrap();
+    let group = cache.root.create_child("small", 25 * 4096).unwrap();
     let options = options(4096).group(&group);
     let (slow, quick) = (patterned(100 * 4096), patterned(8 * 4096));
     let wanted = open(&cache, &slow, &options);

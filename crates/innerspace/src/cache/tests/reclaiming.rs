@@ -38,7 +38,7 @@ fn a_file_larger_than_the_memory_is_read_and_written_through_it() {
             );
             assert_eq!(stored[start + 100], byte_at(start as u64 + 100));
         }
-        assert!(cache.pool().totals().pgsteal > u64::from(frames));
+        assert!(cache.pool.totals().pgsteal > u64::from(frames));
         cache.validate();
         drop(file);
         assert_empty(&cache);
@@ -50,7 +50,7 @@ fn a_file_larger_than_the_memory_is_read_and_written_through_it() {
 fn shadows_are_bounded_and_the_oldest_is_dropped_first() {
     const MORE: u64 = 20;
     let cache = memory(64);
-    let most = cache.pool().most_shadows() as u64;
+    let most = cache.pool.most_shadows() as u64;
     let files = [1, 2].map(|_| open(&cache, &patterned(1 << 20), &options(4096)));
     // One block of each file stays, and with it the node that has the shadows.
     let kept: Vec<_> = files
@@ -172,7 +172,7 @@ fn a_stream_leaves_what_was_used_twice() {
         stream(&streamed, 10 * pages);
         let resident = hot.stats().cached.0;
         assert_eq!(resident, 100, "{name}: {resident} of 100 pages are left");
-        assert!(cache.pool().totals().pgsteal >= 9 * pages, "{name}");
+        assert!(cache.pool.totals().pgsteal >= 9 * pages, "{name}");
     }
 }
 
@@ -321,7 +321,7 @@ fn threads_that_read_write_cut_and_sync_at_once_agree_in_the_end() {
 #[test]
 fn a_tick_in_a_call_of_a_store_puts_no_flush_off() {
     let cache = memory(1024);
-    let group = cache.root_group().create_child("both", 64 * 4096).unwrap();
+    let group = cache.root.create_child("both", 64 * 4096).unwrap();
     let options = options(4096).group(&group);
     let [file, other] = [(); 2].map(|()| open(&cache, &patterned(0), &options));
     core(&file).store.note_use();
@@ -337,7 +337,7 @@ fn a_tick_in_a_call_of_a_store_puts_no_flush_off() {
         PageCount(20),
         "it stands above a store that is called"
     );
-    assert!(cache.pool().background.is_kicked());
+    assert!(cache.pool.background.is_kicked());
     while cache.step() == Step::More {}
     assert!(dirty() < PageCount(20));
     drop((file, other));
@@ -351,8 +351,8 @@ fn a_tick_in_a_call_of_a_store_forgets_no_write_that_reclaim_wants() {
     let [file, other] = [(); 2].map(|()| open(&cache, &patterned(0), &options(4096)));
     core(&file).store.note_use();
     file.write_at(&[1; 20 * PAGE], 0).unwrap();
-    let dirty = || cache.dirty_pages(cache.root_group().id());
-    cache.pool().background.want_flush();
+    let dirty = || cache.dirty_pages(cache.root.id());
+    cache.pool.background.want_flush();
     let call = core(&other).store_call();
     cache.tick();
     drop(call);
@@ -370,18 +370,15 @@ fn a_tick_in_a_call_of_a_store_forgets_no_write_that_reclaim_wants() {
 #[test]
 fn the_limit_of_an_append_that_stopped_half_way_is_counted_once() {
     let cache = memory(256);
-    let group = cache
-        .root_group()
-        .create_child("both", 64 * PAGE as u64)
-        .unwrap();
+    let group = cache.root.create_child("both", 64 * PAGE as u64).unwrap();
     let store = patterned(0);
     let file = open(&cache, &store, &options(4096).group(&group));
     let charge = cache
-        .pool()
+        .pool
         .charge(group.id(), PageCount(50), AllocMode::Wait)
         .unwrap();
     store.add(fail(OperationKind::Write).forever());
-    let failed = || (group.events().oom, cache.pool().totals().limit_error);
+    let failed = || (group.events().oom, cache.pool.totals().limit_error);
     assert_eq!(failed(), (0, 0));
     let refused = file.append(&[2; 30 * PAGE]).unwrap_err();
     assert!(matches!(refused, FileError::Limit(_)), "{refused}");
@@ -397,8 +394,8 @@ fn what_succeeds_when_room_was_made_to_the_last_has_failed_nobody() {
     let file = open(&cache, &patterned(200 * 4096), &options(4096));
     contents(&file);
     let (pool, full) = (
-        cache.pool(),
-        cache.root_group().create_child("full", 16 * 4096).unwrap(),
+        &cache.pool,
+        cache.root.create_child("full", 16 * 4096).unwrap(),
     );
     for good in [true, false] {
         let mut times = 0;
@@ -428,21 +425,18 @@ fn what_succeeds_when_room_was_made_to_the_last_has_failed_nobody() {
 #[test]
 fn a_tick_in_a_store_call_forgets_no_high() {
     let cache = memory(1024);
-    let group = cache
-        .root_group()
-        .create_child("both", 256 * PAGE as u64)
-        .unwrap();
+    let group = cache.root.create_child("both", 256 * PAGE as u64).unwrap();
     let options = options(4096).group(&group);
     let [file, other] = [(); 2].map(|()| open(&cache, &patterned(0), &options));
     core(&file).store.note_use();
     file.write_at(&[1; 40 * PAGE], 0).unwrap();
     group.set_high(Some(10 * PAGE as u64)).unwrap();
-    let charge = |mode| cache.pool().charge(group.id(), PageCount(1), mode);
+    let charge = |mode| cache.pool.charge(group.id(), PageCount(1), mode);
     charge(AllocMode::NoWait).unwrap_err();
     let call = core(&other).store_call();
     cache.tick();
     drop(call);
-    assert!(cache.pool().background.is_kicked());
+    assert!(cache.pool.background.is_kicked());
     while cache.step() == Step::More {}
     assert!(group.usage() <= 10 * PAGE as u64, "{}", group.usage());
 }

@@ -180,7 +180,7 @@ fn ten_thousand_futures_have_no_thread_and_leave_nothing() {
     for future in &mut futures {
         assert!(poll(future.as_mut(), &bell).is_pending());
     }
-    assert_eq!((store.held(), cache.workers().threads()), (10_000, 0));
+    assert_eq!((store.held(), cache.workers.threads()), (10_000, 0));
     // Half of the requests are no longer wanted, but the store keeps them until it completes them.
     futures.truncate(5_000);
     store.complete_all();
@@ -423,17 +423,14 @@ fn without_threads_whoever_waits_makes_the_calls() {
     assert_eq!(core(&file).requests.in_flight(), 1);
     cache.tick();
     assert_eq!((core(&file).requests.in_flight(), reads()), (0, before + 2));
-    assert_eq!(cache.workers().threads(), 0);
+    assert_eq!(cache.workers.threads(), 0);
 }
 
 // spec: R12
 #[test]
 fn what_is_in_flight_is_a_part_of_the_nearest_limit() {
     let cache = memory(4_096);
-    let group = cache
-        .root_group()
-        .create_child("small", 256 * 4096)
-        .unwrap();
+    let group = cache.root.create_child("small", 256 * 4096).unwrap();
     let store = Holding::new(4 << 20);
     let file = open(&cache, &store, &read_only(4096).group(&group));
     file.prefetch(0..4096).unwrap();
@@ -585,8 +582,8 @@ fn misses_over_a_full_memory_share_grace_periods() {
     for page in 0..32_768 {
         mapped.map(page, FaultKind::Read);
     }
-    let evicted = cache.pool().counters.sum(Event::PgSteal);
-    let periods = cache.pool().domain.grace_periods();
+    let evicted = cache.pool.counters.sum(Event::PgSteal);
+    let periods = cache.pool.domain.grace_periods();
     assert!(evicted > 16_000, "{evicted} pages were evicted");
     let each = evicted / periods.max(1);
     assert!(each >= 64, "{evicted} pages in {periods} grace periods");

@@ -243,10 +243,7 @@ fn a_sync_of_a_range_does_not_wait_for_other_blocks() {
 fn one_write_of_a_sync_is_a_small_part_of_the_nearest_limit() {
     let cache = memory(40_000);
     for (limit, run) in [(8, 1), (16, 1), (48, 3), (64, 4), (128, 4)] {
-        let group = cache
-            .root_group()
-            .create_child("outer", limit * MIB)
-            .unwrap();
+        let group = cache.root.create_child("outer", limit * MIB).unwrap();
         let larger = group.create_child("larger", 1 << 30).unwrap();
         let inner = larger.create_child_unlimited("inner").unwrap();
         let options = options(4096)
@@ -411,7 +408,7 @@ fn a_sync_does_not_cover_what_was_written_after_it_began() {
 #[test]
 fn what_is_held_back_counts_against_the_limit_of_the_nearest_group_above() {
     let cache = memory(1024);
-    let outer = cache.root_group().create_child("outer", 64 * 4096).unwrap();
+    let outer = cache.root.create_child("outer", 64 * 4096).unwrap();
     let inner = outer.create_child_unlimited("inner").unwrap();
     let on_sync = options(4096)
         .group(&inner)
@@ -435,7 +432,7 @@ fn what_is_read_ahead_makes_no_room_by_a_sync() {
     );
     // The index node of this file exists, and its data ranges are known.
     other.view(15 * 4096..16 * 4096).unwrap();
-    let pool = cache.pool();
+    let pool = &cache.pool;
     let group = pool.root_group();
     let mut taken = Vec::new();
     while let Ok(frame) = pool.alloc(group.id(), 0, AllocMode::NoWait) {
@@ -459,7 +456,7 @@ fn what_is_read_ahead_makes_no_room_by_a_sync() {
 #[test]
 fn a_sync_has_several_runs_in_flight_and_wait_for_all() {
     let cache = memory(16_384);
-    cache.workers().begin_threads();
+    cache.workers.begin_threads();
     let store = patterned(0);
     let order = crate::cache::WriteOrder::OnSync;
     let file = open(&cache, &store, &options(4096).write_order(order));
@@ -484,7 +481,7 @@ fn a_sync_has_several_runs_in_flight_and_wait_for_all() {
 #[test]
 fn a_run_that_fails_beside_others_fails_the_sync_and_stays_dirty() {
     let cache = memory(16_384);
-    cache.workers().begin_threads();
+    cache.workers.begin_threads();
     let store = patterned(0);
     let order = crate::cache::WriteOrder::OnSync;
     let file = open(&cache, &store, &options(4096).write_order(order));

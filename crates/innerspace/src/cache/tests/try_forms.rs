@@ -189,10 +189,7 @@ fn an_append_goes_where_nothing_has_to_be_waited_for() {
 fn an_append_that_would_block_has_changed_nothing() {
     for size in SIZES {
         let cache = memory_of(16, size);
-        let group = cache
-            .root_group()
-            .create_child("tenant", 12 * size)
-            .unwrap();
+        let group = cache.root.create_child("tenant", 12 * size).unwrap();
         let store = patterned(3 * size - 50);
         let file = open(&cache, &store, &options(size).group(&group));
         let at = file.len();
@@ -229,7 +226,7 @@ fn an_append_that_would_block_has_changed_nothing() {
         would_block(file.try_append(&[8; 100]), 3 * size);
         drop(new);
         // The group is full.
-        let (pool, order) = (cache.pool(), core(&file).id.order);
+        let (pool, order) = (&cache.pool, core(&file).id.order);
         let mut taken = Vec::new();
         while let Ok(frame) = pool.alloc(group.id(), order, AllocMode::NoWait) {
             taken.push(frame);
@@ -266,10 +263,7 @@ fn an_append_that_does_not_wait_writes_over_nobody() {
 #[test]
 fn an_append_that_is_behind_with_writing_has_others_write() {
     let cache = memory(64);
-    let group = cache
-        .root_group()
-        .create_child("tenant", 16 * 4096)
-        .unwrap();
+    let group = cache.root.create_child("tenant", 16 * 4096).unwrap();
     let file = open(&cache, &patterned(0), &options(4096).group(&group));
     let error = loop {
         if let Err(error) = file.try_append(&[7; 4096]) {

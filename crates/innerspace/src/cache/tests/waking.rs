@@ -223,8 +223,8 @@ fn who_needs_memory_closes_no_file_and_wakes_nobody() {
     drop(closed);
     drop(last);
     let mut taken = Vec::new();
-    let group = cache.root_group().id();
-    while let Ok(frame) = cache.pool().alloc(group, 0, AllocMode::NoWait) {
+    let group = cache.root.id();
+    while let Ok(frame) = cache.pool.alloc(group, 0, AllocMode::NoWait) {
         taken.push(frame);
     }
     assert_eq!(cache.files().len(), 2, "nobody has closed it so far");
@@ -247,7 +247,7 @@ fn a_future_that_goes_takes_its_waker_and_its_view_along() {
     let (_store, file) = a_file(&cache);
     let at_once = AtOnce::new(|| {});
     let waker = Waker::from(at_once.clone());
-    let views = || cache.pool().holders(cache.root_group().id()).views;
+    let views = || cache.pool.holders(cache.root.id()).views;
     for comes_late in [false, true] {
         let mut ready = Box::pin(file.ready(4096..4106));
         let polled = ready.as_mut().poll(&mut Context::from_waker(&waker));
@@ -291,7 +291,7 @@ fn a_call_that_is_queued_late_in_a_tick_is_made_by_the_next() {
             crate::sync::thread::spawn(polls).join().unwrap();
         }
     });
-    let scope = cache.pool().store_scope(None);
+    let scope = cache.pool.store_scope(None);
     cache.wake(GroupId::ROOT, Waker::from(at_once));
     drop(scope);
     cache.tick();
@@ -308,13 +308,13 @@ fn what_is_refused_in_a_waker_is_counted_whoever_wakes() {
     ];
     for work in works {
         let cache = memory(256);
-        let group = cache.root_group().create_child("full", 16 * 4096).unwrap();
+        let group = cache.root.create_child("full", 16 * 4096).unwrap();
         let (_store, file) = a_file(&cache);
         let at_once = AtOnce::new({
             let (cache, group) = (cache.clone(), group.clone());
             move || {
                 let charge = cache
-                    .pool()
+                    .pool
                     .charge(group.id(), PageCount(17), AllocMode::Wait);
                 charge.unwrap_err();
             }

@@ -56,7 +56,7 @@ fn writers_move_away_from_views() {
         let store = patterned(size);
         let file = open(&cache, &store, &options(size));
         let old = file.view(0..100).unwrap();
-        let usage = cache.pool().totals().usage;
+        let usage = cache.pool.totals().usage;
         file.write_at(&[0xAA; 50], 10).unwrap();
         assert_eq!(*old, *pattern(0..100), "a view never changes");
         let new = file.view(0..100).unwrap();
@@ -65,9 +65,9 @@ fn writers_move_away_from_views() {
         assert_ne!(old.as_ptr(), new.as_ptr());
         assert_eq!(file.stats().moved, 1);
         // The new frame is charged, and the old one stays charged as long as it is viewed.
-        assert_eq!(cache.pool().totals().usage - usage, size / PAGE as u64);
+        assert_eq!(cache.pool.totals().usage - usage, size / PAGE as u64);
         drop(old);
-        assert_eq!(cache.pool().totals().usage, usage);
+        assert_eq!(cache.pool.totals().usage, usage);
         drop(new);
         file.write_at(&[0xBB; 50], 10).unwrap();
         assert_eq!(
@@ -329,7 +329,7 @@ fn a_write_to_part_of_a_hole_keeps_what_others_wrote_there() {
 #[test]
 fn an_append_that_has_written_nothing_is_tried_again_though_the_file_is_longer() {
     let cache = memory(64);
-    let group = cache.root_group().create_child("both", 32 * 4096).unwrap();
+    let group = cache.root.create_child("both", 32 * 4096).unwrap();
     let options = options(4096).group(&group);
     let [file, other] = [(); 2].map(|()| open(&cache, &patterned(0), &options));
     // Reclaim skips both files while one is locked.

@@ -131,15 +131,15 @@ impl DaxDevice {
         let shared = capacity
             .and_then(|capacity| usize::try_from(capacity).ok())
             .ok_or_else(|| io::ErrorKind::FileTooLarge.into())
-            .and_then(|capacity| SharedMapping::new(host.file(), capacity, rights))
-            .map_err(|error| cannot_map(host.name(), DaxFeature::SharedMapping, error))?;
+            .and_then(|capacity| SharedMapping::new(&host.file, capacity, rights))
+            .map_err(|error| cannot_map(&host.name, DaxFeature::SharedMapping, error))?;
         let durable =
             shared.synchronous() == Synchronous::Yes && Flusher::best() != Flusher::Nothing;
         let durability = match durable {
             true => Durability::Lines,
             false => Durability::HostSync,
         };
-        let (name, bytes) = (host.name().clone(), Bytes::Shared(shared));
+        let (name, bytes) = (host.name.clone(), Bytes::Shared(shared));
         Ok(DaxDevice::made(name, bytes, durability, None))
     }
 

@@ -157,7 +157,7 @@ mod host {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("data.bin");
         let host = HostFile::open(&path, FileAccess::ReadWrite, Create::New).unwrap();
-        host.file().set_len(3 * PAGE).unwrap();
+        host.file.set_len(3 * PAGE).unwrap();
         let device = DaxDevice::host_file(&host, MIB + 1).unwrap();
         assert_eq!(device.len(), MIB + PAGE);
         assert!(device.blocks().is_none());
@@ -185,7 +185,7 @@ mod host {
         let path = folder.path().join("data.bin");
         std::fs::write(&path, b"content").unwrap();
         let host = HostFile::open(&path, FileAccess::ReadOnly, Create::Never).unwrap();
-        let device = DaxDevice::host_file(&host, host.opened_len()).unwrap();
+        let device = DaxDevice::host_file(&host, host.opened_len).unwrap();
         assert_eq!(read(&device, 0, 7), b"content");
         for capacity in [u64::MAX, 1 << 63, 1 << 60] {
             let error = DaxDevice::host_file(&host, capacity).unwrap_err();

@@ -139,7 +139,7 @@ impl IdentityMap {
             runs: Vec::with_capacity(KNOWN_RUNS),
             oldest: 0,
             changes: 0,
-            len: host.opened_len(),
+            len: host.opened_len,
             since: KnownSince::Opened,
         };
         IdentityMap {
@@ -150,7 +150,7 @@ impl IdentityMap {
 
     /// Asks the file system for the run that begins at `page`.
     fn ask(&self, page: u64) -> io::Result<Run> {
-        let data = sys::next_data(self.host.file(), bytes(page))?;
+        let data = sys::next_data(&self.host.file, bytes(page))?;
         let Some(data) = data else {
             // This is a hole, or it is past the end: a range that another process has cut off is
             // not a hole.
@@ -167,7 +167,7 @@ impl IdentityMap {
                 content: Content::Hole,
             });
         }
-        let hole = sys::next_hole(self.host.file(), data)?.unwrap_or(data + 1);
+        let hole = sys::next_hole(&self.host.file, data)?.unwrap_or(data + 1);
         Ok(Run {
             pages: page..hole.div_ceil(PAGE_SIZE as u64).max(page + 1),
             content: Content::Data,
@@ -231,11 +231,11 @@ impl ExtentMap for IdentityMap {
 
     fn allocate(&self, page: u64, pages: u64) -> io::Result<u64> {
         let range = page..page + pages;
-        shared::allocate(self.host.file(), bytes(page), bytes(pages))?;
+        shared::allocate(&self.host.file, bytes(page), bytes(pages))?;
         if let Err(error) = self.check_len() {
             // If the file system cannot punch holes past the end, the block stays until the file's
             // length changes.
-            let _ = sys::punch(self.host.file(), bytes(page), bytes(pages));
+            let _ = sys::punch(&self.host.file, bytes(page), bytes(pages));
             self.known.lock().change(range, None);
             return Err(error);
         }
@@ -255,7 +255,7 @@ impl ExtentMap for IdentityMap {
             return Ok(());
         }
         let len = bytes(pages.end - pages.start);
-        let done = sys::punch(self.host.file(), bytes(pages.start), len);
+        let done = sys::punch(&self.host.file, bytes(pages.start), len);
         let content = done.is_ok().then_some(Content::Hole);
         self.known.lock().change(pages, content);
         done
@@ -307,8 +307,8 @@ impl ExtentMap for IdentityMap {
     }
 
     fn sync_metadata(&self) -> io::Result<()> {
-        self.host.file().sync_name()?;
-        self.host.file().sync_all()
+        self.host.file.sync_name()?;
+        self.host.file.sync_all()
     }
 }
 

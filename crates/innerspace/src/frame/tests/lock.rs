@@ -30,7 +30,7 @@ fn patient(patience: u32) -> Frames {
 
 /// Waits until the wait table has `entries` waiters, which other threads are about to add.
 fn until_waiting(frames: &Frames, entries: usize) {
-    while frames.waits().entries() != entries {
+    while frames.waits.entries() != entries {
         thread::yield_now();
     }
 }
@@ -62,7 +62,7 @@ fn an_uncontended_lock_never_looks_at_the_wait_table() {
             frames.lock_of(id).unlock();
             frames.meta(id).flags.clear(FlagSet::UPTODATE);
         }
-        assert_eq!(frames.waits().visits(), 0);
+        assert_eq!(frames.waits.visits(), 0);
     }
 }
 
@@ -145,7 +145,7 @@ fn who_may_not_pass_the_first_hands_it_the_lock() {
             !frames.lock_of(id).try_lock(),
             "it may not be passed any more"
         );
-        assert_eq!(frames.waits().entries(), 0, "the lock lies idle");
+        assert_eq!(frames.waits.entries(), 0, "the lock lies idle");
         waiter.join().unwrap();
         // The unlocker comes to the queue last, when it no longer has the lock.
         frames.lock_of(id).wake_cleared(Bit::Locked);
@@ -252,17 +252,17 @@ fn a_stale_waiters_bit_costs_one_slow_unlock() {
                 .wait(Bit::Locked, deadline(Duration::ZERO)),
             WaitResult::TimedOut
         );
-        assert_eq!(frames.waits().entries(), 0, "they have gone");
+        assert_eq!(frames.waits.entries(), 0, "they have gone");
         assert!(flags(&frames, id).contains(FlagSet::WAITERS), "stale");
-        let before = frames.waits().visits();
+        let before = frames.waits.visits();
         frames.lock_of(id).unlock();
         assert_eq!(
-            (frames.waits().visits(), flags(&frames, id)),
+            (frames.waits.visits(), flags(&frames, id)),
             (before + 1, FlagSet::EMPTY)
         );
         frames.lock_of(id).lock();
         frames.lock_of(id).unlock();
-        assert_eq!(frames.waits().visits(), before + 1);
+        assert_eq!(frames.waits.visits(), before + 1);
     }
 }
 
@@ -299,9 +299,9 @@ fn a_lock_for_a_section_leaves_the_wait_table_alone() {
         .byte()
         .fetch_and(!FlagSet::LOCKED.0, Ordering::Release);
     assert_eq!(flags(&frames, id), FlagSet::WAITERS, "stale, and free");
-    let before = frames.waits().visits();
+    let before = frames.waits.visits();
     assert!(!frames.lock_of(id).try_lock_alone());
-    assert_eq!(frames.waits().visits(), before);
+    assert_eq!(frames.waits.visits(), before);
     assert!(frames.lock_of(id).try_lock(), "not in a section");
     frames.lock_of(id).unlock();
     assert!(frames.lock_of(id).try_lock_alone());
@@ -325,7 +325,7 @@ fn a_thread_that_takes_the_lock_leaves_the_waking_to_the_unlocker() {
     assert!(!later.is_woken(), "it has not seen the lock clear");
     frames.lock_of(id).unlock();
     assert!(later.is_woken());
-    assert_eq!(frames.waits().entries(), 0);
+    assert_eq!(frames.waits.entries(), 0);
     assert_eq!(flags(&frames, id), FlagSet::EMPTY);
 }
 
@@ -337,15 +337,15 @@ fn thousands_of_waiters_in_one_bucket_are_each_woken_once() {
     let id = published(&frames);
     frames.lock_of(id).lock();
     let waiters: Vec<_> = (0..all).map(|_| waiter(&frames, id, Bit::Locked)).collect();
-    let before = frames.waits().visits();
+    let before = frames.waits.visits();
     frames.lock_of(id).unlock();
     assert_eq!(
-        frames.waits().visits(),
+        frames.waits.visits(),
         before + 1,
         "one short hold of the queue for them all"
     );
     assert!(waiters.iter().all(|waiter| waiter.is_woken()));
-    assert_eq!(frames.waits().entries(), 0);
+    assert_eq!(frames.waits.entries(), 0);
 }
 
 // spec: L16
@@ -421,7 +421,7 @@ fn a_wait_entry_dies_right_after_it_is_unlinked() {
                 })
                 .collect();
             // All waiters except the last, which may have given up, are queued or about to be.
-            while frames.waits().entries() < 3 {
+            while frames.waits.entries() < 3 {
                 thread::yield_now();
             }
             frames.lock_of(id).unlock();
@@ -429,7 +429,7 @@ fn a_wait_entry_dies_right_after_it_is_unlinked() {
             waiters
                 .into_iter()
                 .for_each(|waiter| waiter.join().unwrap());
-            assert_eq!(frames.waits().entries(), 0);
+            assert_eq!(frames.waits.entries(), 0);
         }
         assert!(frames.lock_of(id).try_lock(), "the lock is orphaned");
         frames.lock_of(id).unlock();
@@ -465,7 +465,7 @@ fn the_lock_excludes_under_stress() {
             .map(|&id| frames.meta(id).extra.load(Ordering::Relaxed))
             .sum();
         assert_eq!(counted, locked);
-        assert_eq!(frames.waits().entries(), 0);
+        assert_eq!(frames.waits.entries(), 0);
         for &id in &ids {
             assert!(frames.lock_of(id).try_lock());
             frames.lock_of(id).unlock();

@@ -329,7 +329,7 @@ fn a_page_is_not_watched_beside_a_store_whose_page_was_aged() {
     let options = FileOptions::new().access(FileAccess::ReadWrite);
     let store = Arc::new(MemoryStore::with_len(PAGE));
     let file = PagedFile::open(&cache, store, &options).unwrap();
-    let space = space(cache.pool());
+    let space = space(&cache.pool);
     let all = Protection::READ_WRITE | Protection::EXECUTE;
     let map = Map::file(&file).shared().protection(all);
     let at = space.map(map).unwrap();
@@ -426,7 +426,7 @@ fn a_store_beside_a_new_barrier_carries_its_number() {
     let store = Arc::new(MemoryStore::with_len(PAGE));
     let file = PagedFile::open(&cache, store.clone(), &options).unwrap();
     file.set_barrier(1);
-    let space = space(cache.pool());
+    let space = space(&cache.pool);
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
     let mut a = space.accessor().unwrap();
     let raised = file.clone();
@@ -457,7 +457,7 @@ fn a_neighbour_that_was_punched_is_not_mapped() {
     crate::store::write_all_at(&*store, &[7; 2 * PAGE_SIZE], 0).unwrap();
     let file = PagedFile::open(&cache, store, &options).unwrap();
     file.read_exact_at(&mut [0; 2 * PAGE_SIZE], 0).unwrap();
-    let space = space(cache.pool());
+    let space = space(&cache.pool);
     let at = space.map(Map::file(&file)).unwrap();
     let mut a = space.accessor().unwrap();
     let (to_go_on, goes_on) = mpsc::channel();
@@ -486,7 +486,7 @@ fn a_neighbour_that_was_punched_is_not_mapped() {
     assert_eq!(a.load::<u8>(at + PAGE), Ok(0), "what was punched");
     space.validate();
     drop((a, space, file));
-    assert_nothing_left(cache.pool());
+    assert_nothing_left(&cache.pool);
 }
 
 /// Lets `change` reach `point`. There a session accesses another page of the same leaf. Returns

@@ -58,14 +58,14 @@ fn evict_halfway(
 fn who_evicts_by_old_mappings_leaves_the_pages_of_new_ones() {
     let cache = Cache::new(&pool(256));
     let [old, new] = [1, 2].map(|byte| filled(&cache, byte));
-    let space = space(cache.pool());
+    let space = space(&cache.pool);
     space.map(Map::file(&old)).unwrap(); // keeps the file mapped
     let at = VirtAddr(1 << 30);
     let map = |file| space.map(Map::file(file).range(..LARGE).replacing(at));
     map(&old).unwrap();
     let mut a = space.accessor().unwrap();
     assert_eq!(a.load::<u8>(at), Ok(1));
-    let domain = &cache.pool().domain;
+    let domain = &cache.pool.domain;
     let (there, evicting, go_on) = evict_halfway(domain, &old);
     map(&new).unwrap();
     drop(there);
@@ -104,7 +104,7 @@ fn who_evicts_by_old_mappings_leaves_the_pages_of_new_ones() {
 fn who_evicts_by_old_mappings_leaves_the_pages_of_a_snapshot() {
     let cache = Cache::new(&pool(256));
     let [old, new] = [1, 2].map(|byte| filled(&cache, byte));
-    let space = space(cache.pool());
+    let space = space(&cache.pool);
     let at = VirtAddr(1 << 30);
     let map = |file| space.map(Map::file(file).replacing(at)).unwrap();
     map(&new);
@@ -124,7 +124,7 @@ fn who_evicts_by_old_mappings_leaves_the_pages_of_a_snapshot() {
     let (evicting, go_on) = to_evict.recv().unwrap();
     let (evicts_old, begun) = evicting.recv().unwrap();
     // The restore is over, or the nodes that it retired wait for the section of the eviction.
-    while !restoring.is_finished() && cache.pool().domain.begun() == begun {
+    while !restoring.is_finished() && cache.pool.domain.begun() == begun {
         thread::yield_now();
     }
     go_on.send(()).unwrap();
@@ -144,7 +144,7 @@ fn who_evicts_by_old_mappings_leaves_the_pages_of_a_snapshot() {
 fn a_space_that_went_back_since_it_was_asked_is_asked_again() {
     let cache = Cache::new(&pool(256));
     let file = filled(&cache, 1);
-    let space = space(cache.pool());
+    let space = space(&cache.pool);
     let at = VirtAddr(1 << 30);
     space.map(Map::file(&file).at(at)).unwrap();
     space.map(Map::anonymous(PAGE).at(at + PAGE)).unwrap();

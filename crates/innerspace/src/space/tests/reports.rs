@@ -17,9 +17,9 @@ fn a_page_is_dirty_until_it_is_written_whoever_takes_its_rights() {
     let options = FileOptions::new().access(FileAccess::ReadWrite);
     let store = Arc::new(MemoryStore::with_len(2 * PAGE));
     let cached = PagedFile::open(&cache, store, &options).unwrap();
-    let direct = hole(cache.pool(), &device(16 * PAGE), 2 * PAGE);
+    let direct = hole(&cache.pool, &device(16 * PAGE), 2 * PAGE);
     for map in [Map::file(&cached), Map::dax(&direct)] {
-        let space = space(cache.pool());
+        let space = space(&cache.pool);
         let at = space.map(map.shared().writable()).unwrap();
         let mut a = space.accessor().unwrap();
         a.store(at, 1u8).unwrap();

@@ -65,7 +65,7 @@ impl Store for Panicking {
 #[test]
 fn a_session_whose_program_catches_a_panic_goes_on_in_its_section() {
     let cache = Cache::new(&pool(64));
-    let space = space(cache.pool());
+    let space = space(&cache.pool);
     let at = space.map(Map::anonymous(PAGE)).unwrap();
     let file = PagedFile::open(&cache, Arc::new(Panicking), &FileOptions::new()).unwrap();
     let file = space.map(Map::file(&file)).unwrap();

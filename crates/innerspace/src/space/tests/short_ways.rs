@@ -113,7 +113,7 @@ fn a_load_of_a_file_does_not_go_the_short_way() {
     let cache = Cache::new(&pool(256));
     let store = Arc::new(MemoryStore::with_len(64 * PAGE));
     let file = PagedFile::open(&cache, store, &FileOptions::new()).unwrap();
-    let space = space(cache.pool());
+    let space = space(&cache.pool);
     let at = space.map(Map::file(&file)).unwrap();
     let mut a = space.accessor().unwrap();
     assert_eq!(a.load::<u8>(at), Ok(0));

@@ -287,7 +287,7 @@ fn pages_are_evicted_from_the_few_of_many_mappings_that_show_them() {
     let store = Arc::new(MemoryStore::with_len(1000 * PAGE));
     crate::store::write_all_at(&*store, &vec![7; 1000 * PAGE_SIZE], 0).unwrap();
     let file = PagedFile::open(&cache, store, &FileOptions::new()).unwrap();
-    let space = space(cache.pool());
+    let space = space(&cache.pool);
     let mut a = space.accessor().unwrap();
     let mut load = |at| assert_eq!(a.load::<u8>(at), Ok(7));
     for number in 0..1000 {

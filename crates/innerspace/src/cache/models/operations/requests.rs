@@ -231,10 +231,7 @@ impl World {
             let (cache, ended) = (cache.clone(), ended.clone());
             thread::spawn(move || {
                 while !ended.load(Ordering::SeqCst) {
-                    cache
-                        .pool()
-                        .background
-                        .wait_for_work(Duration::from_secs(1));
+                    cache.pool.background.wait_for_work(Duration::from_secs(1));
                     while cache.step() == Step::More {}
                 }
             })
@@ -272,7 +269,7 @@ impl World {
     /// that all memory is given back.
     fn end(mut self) {
         self.ended.store(true, Ordering::SeqCst);
-        self.cache.pool().background.kick();
+        self.cache.pool.background.kick();
         if let Some(service) = self.service.take() {
             service.join().unwrap();
         }
@@ -283,14 +280,14 @@ impl World {
         if let Some(late) = self.late.take() {
             late.join().unwrap();
         }
-        self.cache.workers().end_threads();
+        self.cache.workers.end_threads();
         self.cache.tick();
-        let pool = self.cache.pool();
+        let pool = &self.cache.pool;
         pool.flush_retired();
         assert_eq!(pool.totals().usage, 0, "pages are charged still");
-        let root = self.cache.root_group().id();
+        let root = self.cache.root.id();
         assert_eq!(self.cache.in_flight.of(root), 0);
-        assert_eq!(self.cache.workers().queued(), 0);
+        assert_eq!(self.cache.workers.queued(), 0);
         pool.frames.validate();
     }
 }
