@@ -9,7 +9,8 @@
 //! checksum of its bytes; and it has a checksum of its own. Records that are whole are trusted at
 //! once. The bytes of a slot are trusted if their checksum is right, which each read checks.
 
-use std::io;
+use std::hash::Hasher;
+use std::io::{self, IoSliceMut};
 use std::path::Path;
 
 use innerspace::store::{
@@ -46,11 +47,30 @@ pub(super) struct Disk {
     chunk: usize,
 }
 
-/// Returns the checksum of a chunk's bytes, which is another one for another chunk with the same
-/// bytes.
+/// The checksum of a chunk's bytes, which is another one for another chunk with the same bytes.
+pub(super) struct Checksum(XxHash3_64);
+
+impl Checksum {
+    pub(super) fn new(key: &Key) -> Checksum {
+        let seed = key.file[0] ^ key.file[1].rotate_left(17) ^ key.chunk.rotate_left(31);
+        Checksum(XxHash3_64::with_seed(seed))
+    }
+
+    /// Goes on with the chunk's next bytes.
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        self.0.write(bytes);
+    }
+
+    pub(super) fn end(self) -> u64 {
+        self.0.finish()
+    }
+}
+
+/// Returns the checksum of all bytes of a chunk.
 pub(super) fn checksum(key: &Key, bytes: &[u8]) -> u64 {
-    let seed = key.file[0] ^ key.file[1].rotate_left(17) ^ key.chunk.rotate_left(31);
-    XxHash3_64::oneshot_with_seed(seed, bytes)
+    let mut sum = Checksum::new(key);
+    sum.add(bytes);
+    sum.end()
 }
 
 /// How many pieces of a file one page of a file system's own tables has at least, as ext4's do.
@@ -203,6 +223,12 @@ impl Disk {
             got if got == buffer.len() => Ok(()),
             _ => Err(io::ErrorKind::UnexpectedEof.into()),
         }
+    }
+
+    /// Reads bytes of slots that follow one another into the buffers, and returns how many it read.
+    /// That may be fewer than there is room for.
+    pub(super) fn read_some(&self, slot: u32, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.chunks.read_vectored_at(bufs, self.place(slot))
     }
 
     fn place(&self, slot: u32) -> u64 {

@@ -225,6 +225,9 @@ fn read_slots(
     bufs: &mut [IoSliceMut<'_>],
     wanted: &Range<u64>,
 ) -> usize {
+    if let Some(read) = read_in_place(tier, chunks, bufs, wanted) {
+        return read;
+    }
     let (first_slot, first) = chunks[0];
     let (_, last) = chunks[chunks.len() - 1];
     let bytes = (chunks.len() - 1) * tier.chunk + last.len as usize;
@@ -236,22 +239,87 @@ fn read_slots(
         tier.state().pause_now();
         return 0;
     }
-    let mut good = 0;
-    for (at, (slot, record)) in chunks.iter().enumerate() {
-        let from = at * tier.chunk;
-        let bytes = &buffer[from..from + record.len as usize];
-        if disk::checksum(&record.key, bytes) != record.sum {
-            // It was torn, or another chunk has taken its slot meanwhile, which is not an error.
-            tier.forget(*slot, record, &tier.counters.dropped);
-            break;
-        }
-        good = from + bytes.len();
-        count(&tier.counters.hits, 1);
-    }
+    let good = good_bytes(tier, chunks, [&buffer[..]]);
     let start = first.key.chunk * tier.chunk as u64;
     let copied = copy_out(&buffer[..good], start, bufs, wanted);
     count(&tier.counters.bytes_from_disk, copied as u64);
     copied
+}
+
+/// Reads those of the first chunks that are wanted whole into the buffers themselves. Returns
+/// `None` if there are none, or the disk cannot read into these buffers.
+fn read_in_place(
+    tier: &Inner,
+    chunks: &[(u32, Record)],
+    bufs: &mut [IoSliceMut<'_>],
+    wanted: &Range<u64>,
+) -> Option<usize> {
+    let is_whole = |(_, record): &&(u32, Record)| {
+        let start = record.key.chunk * tier.chunk as u64;
+        let end = start + tier.chunk as u64;
+        record.len as usize == tier.chunk && wanted.start <= start && end <= wanted.end
+    };
+    let number = chunks.iter().take_while(is_whole).count();
+    let mut missing = number * tier.chunk;
+    let mut pieces = Vec::with_capacity(bufs.len());
+    for buf in bufs {
+        let len = buf.len().min(missing);
+        missing -= len;
+        if len > 0 {
+            pieces.push(IoSliceMut::new(&mut buf[..len]));
+        }
+    }
+    let is_unit = |piece: &IoSliceMut<'_>| {
+        piece.as_ptr().addr().is_multiple_of(UNIT) && piece.len().is_multiple_of(UNIT)
+    };
+    if pieces.is_empty() || !pieces.iter().all(is_unit) {
+        return None;
+    }
+    // After an error the chunks are read again, by a buffer, and given up if that fails, too.
+    let got = tier.disk.read_some(chunks[0].0, &mut pieces).ok()?;
+    let number = number.min(got / tier.chunk);
+    if number == 0 {
+        return None;
+    }
+    let good = good_bytes(
+        tier,
+        &chunks[..number],
+        pieces.iter().map(|piece| &piece[..]),
+    );
+    count(&tier.counters.bytes_from_disk, good as u64);
+    Some(good)
+}
+
+/// Returns how many bytes of chunks that were read are what they should be, up to the first chunk
+/// that is not, which the tier forgets. All chunks but the last are whole.
+fn good_bytes<'a>(
+    tier: &Inner,
+    chunks: &[(u32, Record)],
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> usize {
+    let mut pieces = pieces.into_iter();
+    let (mut piece, mut good): (&[u8], usize) = (&[], 0);
+    for (slot, record) in chunks {
+        let mut sum = disk::Checksum::new(&record.key);
+        let mut missing = record.len as usize;
+        while missing > 0 {
+            if piece.is_empty() {
+                piece = pieces.next().expect("the pieces have the chunks' bytes");
+            }
+            let (now, later) = piece.split_at(missing.min(piece.len()));
+            sum.add(now);
+            missing -= now.len();
+            piece = later;
+        }
+        if sum.end() != record.sum {
+            // It was torn, or another chunk has taken its slot meanwhile, which is not an error.
+            tier.forget(*slot, record, &tier.counters.dropped);
+            break;
+        }
+        good += record.len as usize;
+        count(&tier.counters.hits, 1);
+    }
+    good
 }
 
 /// Copies the wanted part of `bytes`, which begin at `start` in the store, and returns its length.
