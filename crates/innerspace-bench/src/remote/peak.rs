@@ -26,9 +26,10 @@ const FILES: u64 = 100;
 const LEN: u64 = 4 * MIB;
 /// The limit of the memory.
 const LIMIT: u64 = 32 * MIB;
-/// What `innerspace-object-store` promises beyond the limit, in all and with a tier, for this
-/// program.
+/// What a program may have beyond the limit for files in object storage, without a tier.
 const BEYOND: u64 = 32 * MIB;
+/// What this program has without any file: its own pages, libraries and threads.
+const PROGRAM: u64 = 8 * MIB;
 /// The tasks of the bare client.
 const TASKS: usize = 64;
 
@@ -90,7 +91,7 @@ pub(super) fn rows(
         folder,
         process,
         |peak| peak.process,
-        LIMIT + BEYOND,
+        LIMIT + BEYOND + PROGRAM,
     ))?;
     // The cached blocks are not a part of the heap.
     rows.add(row(server, folder, heap, |peak| peak.heap, BEYOND))
