@@ -533,8 +533,11 @@ fn the_lock_is_the_one_that_was_chosen() {
                 let in_use = matches!(error, OpenError::Path(store::FileOpenError::InUse { .. }));
                 assert!(in_use, "{error}");
                 let text = error.to_string();
+                let holders = ["another handle of this process", "some process: "];
                 assert!(
-                    text.contains("data.bin") && text.contains("process"),
+                    holders.iter().any(|holder| text.contains(holder))
+                        && text.contains("data.bin is in use by ")
+                        && text.ends_with("; close it there first"),
                     "{text}"
                 );
                 // The remedy is to close the file there.

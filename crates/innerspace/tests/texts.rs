@@ -3,11 +3,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use innerspace::store::faulty::{Failure, Fault, OperationKind, Rule};
-use innerspace::store::{FaultyStore, MemoryStore};
+use innerspace::store::{FaultyStore, FileLock, MemoryStore};
 use innerspace::{
     KIB, MIB, Map, Memory, PAGE_SIZE, PagedFile, Threads, VirtAddr,
+    dax::DaxDevice,
     file::{FileAccess, WriteOrder},
     space::{AtFork, FaultKind, Protection},
 };
@@ -419,4 +421,120 @@ fn what_is_pinned_or_locked_or_unwritten_says_what_to_do_and_that_helps() {
     );
     file.sync_all().unwrap();
     file.write_at(&[1; 64 * KIB as usize], end).unwrap();
+}
+
+/// Unwritten data that waits for a barrier, fills a group, or has a store that refuses it.
+#[test]
+fn data_that_cannot_be_written_yet_says_what_to_do_and_that_helps() {
+    let memory = memory();
+    let options = || memory.file_options().access(FileAccess::ReadWrite);
+    // A barrier that is not released.
+    let ordered = options().write_order(WriteOrder::Ordered).name("ordered");
+    let ordered = ordered.open_store(MemoryStore::new()).unwrap();
+    ordered.set_barrier(7);
+    ordered.write_at(&[1; PAGE_SIZE], 0).unwrap();
+    let text = ordered.sync_all().unwrap_err().to_string();
+    assert_eq!(
+        text,
+        "ordered: 4.0 KiB of unwritten data may not be written yet; release barrier 7 first"
+    );
+    ordered.release_through(7);
+    ordered.sync_all().unwrap();
+    // A group whose memory is dirty pages that only a sync may write.
+    let log = options().write_order(WriteOrder::OnSync).name("log");
+    let log = log.open_store(MemoryStore::new()).unwrap();
+    let mut end = 0;
+    while log.write_at(&[1; 64 * KIB as usize], end).is_ok() {
+        end += 64 * KIB;
+    }
+    let space = memory.create_space().unwrap();
+    let at = space.map(Map::anonymous(4 * MIB)).unwrap();
+    let mut a = space.accessor().unwrap();
+    let fault = a.fill(at, 1, 4 * MIB as usize).unwrap_err();
+    let text = space.explain(fault).to_string();
+    assert!(
+        text.contains(" dirty")
+            && text.ends_with("Sync or discard the dirty files, or raise the limit"),
+        "{text}"
+    );
+    log.sync_all().unwrap();
+    a.store(fault.address(), 1_u8).unwrap();
+    drop((a, space));
+    // A store that has no space.
+    let store = Arc::new(FaultyStore::new(MemoryStore::new()));
+    let no_space = Rule::new(Fault::Fail(Failure::NoSpace)).on(&[OperationKind::Write]);
+    store.add(no_space.forever());
+    let full = options().name("full").open_store(store.clone()).unwrap();
+    let mut end = 0;
+    let error = loop {
+        match full.write_at(&[1; 64 * KIB as usize], end) {
+            Ok(()) => end += 64 * KIB,
+            Err(error) => break error,
+        }
+    };
+    let text = error.to_string();
+    assert!(
+        text.starts_with("full: ") && text.ends_with("Sync again, or discard it"),
+        "{text}"
+    );
+    store.heal();
+    // The first sync reports the failure, and writes all the same.
+    let _reported = full.sync_all();
+    full.sync_all().unwrap();
+    full.write_at(&[1; 64 * KIB as usize], end).unwrap();
+}
+
+#[test]
+fn pinned_bytes_of_a_direct_file_say_what_to_do_and_that_helps() {
+    let memory = memory();
+    let device = DaxDevice::memory(16 * PAGE).unwrap();
+    let file = memory.create_dax_on(&device, "data.bin").unwrap();
+    file.write_at(&[7; 2 * PAGE_SIZE], 0).unwrap();
+    let pin = file.pin(PAGE..2 * PAGE).unwrap();
+    let cut = || file.set_len_within(PAGE, Duration::ZERO);
+    let text = cut().unwrap_err().to_string();
+    assert!(
+        text.starts_with("data.bin: ") && text.ends_with("; unpin them first"),
+        "{text}"
+    );
+    std::thread::scope(|scope| {
+        let text = scope.spawn(cut).join().unwrap().unwrap_err().to_string();
+        assert!(
+            text.starts_with("data.bin: ") && text.ends_with("; try again once they are unpinned"),
+            "{text}"
+        );
+        drop(pin);
+        scope.spawn(cut).join().unwrap().unwrap();
+    });
+    assert_eq!(file.len(), PAGE);
+}
+
+/// A file that another memory has open, as another program would, and a file that is open here.
+#[test]
+fn a_file_that_is_locked_or_open_says_what_to_do_and_that_helps() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.bin");
+    std::fs::write(&path, b"as it was").unwrap();
+    let [here, there] = [memory(), memory()];
+    let locked = [
+        there.file_options().access(FileAccess::ReadWrite),
+        there.file_options().lock(FileLock::Exclusive),
+    ];
+    for locked in locked {
+        let held = locked.open(&path).unwrap();
+        let text = here.open_rw(&path).unwrap_err().to_string();
+        assert!(
+            text.contains("data.bin is in use by ") && text.ends_with("; close it there first"),
+            "{text}"
+        );
+        drop(held);
+        drop(here.open_rw(&path).unwrap());
+    }
+    let reads = here.open(&path).unwrap();
+    let text = here.open_rw(&path).unwrap_err().to_string();
+    let remedies = "is open already read-only; close it first, or open it the same way";
+    assert!(text.ends_with(remedies), "{text}");
+    drop(here.open(&path).unwrap());
+    drop(reads);
+    drop(here.open_rw(&path).unwrap());
 }

@@ -131,7 +131,7 @@ fn count(counter: &AtomicU64, by: u64) {
 #[non_exhaustive]
 pub enum TierError {
     /// Another process has the folder open, or this process has it open already.
-    #[error("{}: the tier is in use by {holder}; give each process a folder of its own", folder.display())]
+    #[error("{}: the tier is in use by {holder}; close it there, or choose another folder", folder.display())]
     InUse {
         /// The folder.
         folder: PathBuf,

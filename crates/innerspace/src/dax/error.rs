@@ -257,7 +257,10 @@ pub enum DaxError {
 fn pinned(holder: PinHolder) -> &'static str {
     match holder {
         PinHolder::ThisThread => "this thread itself has pinned them; unpin them first",
-        PinHolder::Other => "another thread has pinned them and did not let go in time",
+        PinHolder::Other => {
+            "another thread or a task has pinned them and did not unpin them in time; try again \
+             once they are unpinned"
+        }
     }
 }
 
@@ -433,8 +436,8 @@ mod tests {
             ),
             (
                 busy(DaxAction::Resize, PinHolder::Other),
-                "data.bin: cannot resize bytes 4,096..8,192: another thread has pinned them and did \
-                 not let go in time",
+                "data.bin: cannot resize bytes 4,096..8,192: another thread or a task has pinned \
+                 them and did not unpin them in time; try again once they are unpinned",
                 ResourceBusy,
             ),
             (
@@ -485,7 +488,7 @@ mod tests {
                     holder: LockHolder::Process(77),
                 }
                 .into(),
-                "data.bin is in use by another process (pid 77)",
+                "data.bin is in use by another process (pid 77); close it there first",
                 ResourceBusy,
             ),
             (

@@ -83,7 +83,7 @@ texts! {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum LockHolder {
-    /// Another store of this process.
+    /// Another store of this process, perhaps in another memory.
     ThisProcess,
     /// The process with this id.
     Process(u32),
@@ -94,7 +94,7 @@ pub enum LockHolder {
 impl fmt::Display for LockHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LockHolder::ThisProcess => f.write_str("this process: it is open for writing already"),
+            LockHolder::ThisProcess => f.write_str("another handle of this process"),
             LockHolder::Process(pid) => write!(f, "another process (pid {pid})"),
             LockHolder::Unknown => f.write_str("some process: the system does not say which"),
         }
@@ -153,7 +153,7 @@ pub enum FileOpenError {
     },
     /// Another handle, of this process or another, has a lock on the file. An open for writing
     /// takes a lock ([`FileLock::Auto`]).
-    #[error("{} is in use by {holder}", shown(path))]
+    #[error("{} is in use by {holder}; close it there first", shown(path))]
     InUse {
         /// The path as given.
         path: PathBuf,

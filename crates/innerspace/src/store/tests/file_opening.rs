@@ -246,9 +246,12 @@ fn a_file_that_another_process_writes_is_in_use_by_its_pid() {
     );
     let error = FileStore::open_rw(&path).unwrap_err();
     let message = error.to_string();
-    let with_pid = format!("data.bin is in use by another process (pid {})", child.id());
+    let id = child.id();
+    let with_pid =
+        format!("data.bin is in use by another process (pid {id}); close it there first");
     // The pid is missing in another pid namespace, and where there is no /proc/locks.
-    let without = "data.bin is in use by some process: the system does not tell which";
+    let without = "data.bin is in use by some process: the system does not say which; close it \
+                   there first";
     assert!(
         message.ends_with(&with_pid) || message.ends_with(without),
         "{message}"
