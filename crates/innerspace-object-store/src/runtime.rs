@@ -63,6 +63,15 @@ impl Runtime {
 
     /// Uses a runtime of the program. It needs tokio's time and I/O drivers, and has to outlive the
     /// files.
+    ///
+    /// ```
+    /// use innerspace_object_store::{ObjectStoreFile, Runtime};
+    /// # fn main() -> std::io::Result<()> {
+    /// let own = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    /// let options = ObjectStoreFile::options().runtime(&Runtime::of(own.handle().clone()));
+    /// # drop(options);
+    /// # Ok(()) }
+    /// ```
     pub fn of(handle: Handle) -> Runtime {
         Runtime { handle, _own: None }
     }

@@ -56,6 +56,15 @@ impl FrameId {
 }
 
 /// An address in a space. It is not a host address and cannot be dereferenced.
+///
+/// ```
+/// use innerspace::VirtAddr;
+/// let at: VirtAddr = "0x7f_1000".parse()?;
+/// assert_eq!((at.page(), at.page_offset()), (0x7f1, 0));
+/// assert_eq!(at + 0x234, VirtAddr(0x7f1234));
+/// assert_eq!(VirtAddr(0x7f1234) - at, 0x234);
+/// # Ok::<(), innerspace::ParseVirtAddrError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct VirtAddr(pub u64);
@@ -183,6 +192,13 @@ impl fmt::UpperHex for VirtAddr {
 }
 
 /// A number of pages of [`PAGE_SIZE`] bytes.
+///
+/// ```
+/// use innerspace::PageCount;
+/// assert_eq!((PageCount::floor(5000), PageCount::ceil(5000)), (PageCount(1), PageCount(2)));
+/// assert_eq!(PageCount(2).bytes(), 8192);
+/// assert_eq!(PageCount(2).to_string(), "2 pages");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct PageCount(pub u64);
@@ -257,6 +273,10 @@ impl fmt::Display for PageCount {
 }
 
 /// Prints a byte count for people: `64.0 MiB`, `512 B`.
+///
+/// ```
+/// assert_eq!(innerspace::ByteSize(64 << 20).to_string(), "64.0 MiB");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ByteSize(pub u64);
 
@@ -273,6 +293,10 @@ impl fmt::Display for ByteSize {
 }
 
 /// Prints a number with thousands separators: `1,073,741,824`.
+///
+/// ```
+/// assert_eq!(innerspace::Grouped(1 << 30).to_string(), "1,073,741,824");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Grouped(pub u64);
 

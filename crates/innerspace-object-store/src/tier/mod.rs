@@ -49,6 +49,21 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A disk that is full or fails costs speed only: reads go past the tier, and
 /// [`TierStats::write_errors`] or [`TierStats::read_errors`] counts them. Nothing is synced to the
 /// disk. A chunk that a crash has left torn is found by its checksum and dropped.
+///
+/// ```
+/// use innerspace::{MIB, Memory, store::FileStore};
+/// use innerspace_object_store::Tier;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let slow = folder.path().join("slow.bin");
+/// # std::fs::write(&slow, vec![7; 100_000])?;
+/// let tier = Tier::open(folder.path().join("tier"), 16 * MIB)?;
+/// let memory = Memory::with_limit(4 * MIB)?;
+/// let file = memory.file_options().open_store(tier.store(FileStore::open(&slow)?)?)?;
+/// assert_eq!(file.view(50_000..50_001)?[..], [7]);
+/// assert_eq!(tier.stats().hits, 0);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Tier(Arc<Inner>);
 

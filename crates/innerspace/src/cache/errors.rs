@@ -38,6 +38,9 @@ texts! {
 ///
 /// Offsets and lengths are in bytes. Cloning is cheap: one failed read gives its error to all
 /// waiters.
+///
+/// The list of errors of a call leaves out what many calls have: [`FileError::BadRange`] where a
+/// range is given, [`FileError::OtherProcess`], and in a callback [`FileError::Reentered`].
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum FileError {

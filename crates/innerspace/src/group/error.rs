@@ -350,7 +350,7 @@ pub enum GroupError {
         /// The name that is taken.
         name: String,
     },
-    /// The group would be more than [`super::MAX_DEPTH`] groups deep.
+    /// The group would be more than [`MAX_DEPTH`](super::MAX_DEPTH) groups deep.
     #[error("group {group}: groups nest at most {} deep", super::MAX_DEPTH)]
     TooDeep {
         /// The group that was to be created, with the names above it.
@@ -362,8 +362,8 @@ pub enum GroupError {
         /// The group that was to be created, with the names above it.
         group: String,
     },
-    /// A group already has [`super::MAX_GROUPS_BELOW`] groups below it, at any depth (deleted
-    /// groups count until their last page is gone).
+    /// A group already has [`MAX_GROUPS_BELOW`](super::MAX_GROUPS_BELOW) groups below it, at any
+    /// depth (deleted groups count until their last page is gone).
     #[error("group {group}: it has {} groups below it, the most that a group may have", Grouped(super::MAX_GROUPS_BELOW as u64))]
     TooManyBelow {
         /// The group that has that many, with the names above it.

@@ -261,6 +261,21 @@ impl Group {
 
     /// Creates a handle with which to wait for events.
     ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use innerspace::{KIB, MIB, Memory, store::MemoryStore};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let memory = Memory::with_limit(4 * MIB)?;
+    /// let group = memory.create_group("scans", 256 * KIB)?;
+    /// let watch = group.watch()?;
+    /// let seen = watch.events();
+    /// let store = MemoryStore::from_bytes(&[1; MIB as usize]);
+    /// memory.file_options().group(&group).open_store(store)?.scan(.., |_| ())?;
+    /// let events = watch.wait_timeout(&seen, Duration::from_secs(60));
+    /// assert!(events.reclaimed.bytes() > 512 * KIB, "{events}");
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// The group, which pays for it, is full.
     pub fn watch(&self) -> Result<GroupWatch, LimitError> {

@@ -12,6 +12,19 @@ use crate::store::{Create, FileAccess, FileLock, Locked, Opened};
 use crate::sync::Arc;
 
 /// Options for opening a direct-access file of a memory; made by [`Memory::dax_options`].
+///
+/// ```
+/// # use innerspace::{MIB, Memory, dax::OnShrink};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("data.bin");
+/// let memory = Memory::with_limit(4 * MIB)?;
+/// let options = memory.dax_options().on_shrink(OnShrink::Error).capacity(64 * MIB);
+/// let file = options.create(&path)?;
+/// file.write_at(b"hello", 0)?;
+/// assert_eq!(file.read_to_vec(..)?, b"hello");
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "it only has the choices"]
 pub struct DaxOpener {

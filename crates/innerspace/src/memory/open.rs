@@ -79,6 +79,19 @@ into_io_error!(OpenError);
 type Ending = (FileBlocks, HeapBytes);
 
 /// Options for opening a file of a memory; made by [`Memory::file_options`].
+///
+/// ```
+/// # use innerspace::{KIB, MIB, Memory};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("data.bin");
+/// let memory = Memory::with_limit(4 * MIB)?;
+/// let tenant = memory.create_group("tenant", MIB)?;
+/// let options = memory.file_options().group(&tenant).block_size(64 * KIB);
+/// let file = options.create_new(&path)?;
+/// assert_eq!((file.block_size(), file.group().name().as_str()), (64 * KIB, "tenant"));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "it only has the choices"]
 pub struct FileOpener {

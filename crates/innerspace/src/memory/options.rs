@@ -91,6 +91,19 @@ impl MemoryBuilder {
     /// 408 KiB of the limit, which has to be larger than [`MINIMUM_LIMIT`] by as much. It costs
     /// hardly any time: for one four-hundredth of the time, calls count their uses, and each access
     /// to a sampled page through a mapping is a page fault.
+    ///
+    /// ```
+    /// # use innerspace::{MIB, Memory, store::MemoryStore};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let memory = Memory::builder(4 * MIB).sample_misses().build()?;
+    /// let file = memory.file_options().open_store(MemoryStore::from_bytes(&[1; MIB as usize]))?;
+    /// for _ in 0..3 {
+    ///     file.scan(.., |_| ())?;
+    /// }
+    /// let curve = memory.miss_curve().expect("sampled");
+    /// println!("with half the memory, {:.0} % would miss", 100.0 * curve.at(2 * MIB));
+    /// # Ok(()) }
+    /// ```
     pub fn sample_misses(mut self) -> MemoryBuilder {
         self.sampling = true;
         self

@@ -27,6 +27,21 @@ const MAX_LEN: u64 = i64::MAX as u64;
 ///
 /// The store can be written, and is empty at first. To share it between a file and a test, use an
 /// `Arc`, which is a store too.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use innerspace::{MIB, Memory, file::FileAccess, store::MemoryStore};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = Arc::new(MemoryStore::from_bytes(b"before"));
+/// let memory = Memory::with_limit(4 * MIB)?;
+/// let options = memory.file_options().access(FileAccess::ReadWrite);
+/// let file = options.open_store(store.clone())?;
+/// file.write_at(b"after ", 0)?;
+/// file.sync_all()?;
+/// assert_eq!(store.to_vec(), b"after ");
+/// assert_eq!(store.counts().syncs, 1);
+/// # Ok(()) }
+/// ```
 pub struct MemoryStore {
     /// Boxed, so that its address, which is the store's identity, stays the same when the store
     /// moves.

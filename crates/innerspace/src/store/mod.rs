@@ -143,6 +143,12 @@ impl Version {
 }
 
 /// The requests that a store serves directly. It serves others too, but slower.
+///
+/// ```
+/// use innerspace::store::Limits;
+/// let disk = Limits::aligned(4096).requests(32).preferred_size(1 << 20);
+/// assert_eq!((disk.alignment, disk.memory_alignment, disk.requests), (4096, 4096, 32));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub struct Limits {

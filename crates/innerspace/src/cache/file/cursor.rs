@@ -6,6 +6,22 @@ use crate::cache::file::handle::PagedFile;
 
 /// Reads and writes a file from a position on. Created by [`PagedFile::cursor`], and by
 /// [`DaxFile::cursor`](crate::DaxFile::cursor) for a direct access file.
+///
+/// ```
+/// use std::io::{Read, Seek, SeekFrom, Write};
+/// # use innerspace::{MIB, Memory, file::FileAccess, store::MemoryStore};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let memory = Memory::with_limit(4 * MIB)?;
+/// # let options = memory.file_options().access(FileAccess::ReadWrite);
+/// # let file = options.open_store(MemoryStore::new())?;
+/// let mut cursor = file.cursor();
+/// cursor.write_all(b"key=value")?;
+/// cursor.seek(SeekFrom::Start(4))?;
+/// let mut text = String::new();
+/// cursor.read_to_string(&mut text)?;
+/// assert_eq!((text.as_str(), cursor.position()), ("value", 9));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Cursor<F = PagedFile> {
     file: F,

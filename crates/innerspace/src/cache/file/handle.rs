@@ -423,8 +423,8 @@ impl PagedFile {
     ///
     /// # Errors
     /// [`FileError::ReadOnly`], [`FileError::TooLarge`], [`FileError::Limit`], [`FileError::Held`],
-    /// or the store's error if a partly written block had to be read first. Bytes before the
-    /// failure may have been written.
+    /// [`FileError::Unwritten`], or the store's error if a partly written block had to be read
+    /// first. Bytes before the failure may have been written.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
         write_at(self.core(), bytes, offset)
     }
@@ -581,6 +581,24 @@ impl PagedFile {
     /// Sets the barrier number that writes carry from now on ([`WriteOrder::Ordered`]). The number
     /// never goes down. Blocks written under it stay in memory until [`PagedFile::release_through`]
     /// releases it. Stores through shared mappings carry the number, too.
+    ///
+    /// ```
+    /// # use innerspace::{MIB, Memory, file::{FileAccess, WriteOrder}, store::MemoryStore};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let memory = Memory::with_limit(4 * MIB)?;
+    /// # let options = memory.file_options().access(FileAccess::ReadWrite);
+    /// let ordered = options.clone().write_order(WriteOrder::Ordered);
+    /// let pages = ordered.open_store(MemoryStore::new())?;
+    /// let log = options.open_store(MemoryStore::new())?;
+    /// log.append(b"page 3 is 7")?;
+    /// pages.set_barrier(1);
+    /// pages.write_at(&[7; 4096], 3 * 4096)?;
+    /// assert!(pages.sync_all().is_err(), "not before the log");
+    /// log.sync_all()?;
+    /// pages.release_through(1);
+    /// pages.sync_all()?;
+    /// # Ok(()) }
+    /// ```
     pub fn set_barrier(&self, number: u64) {
         // SeqCst: see `restamp_mappings`.
         self.core().writes.barrier.raise(number);

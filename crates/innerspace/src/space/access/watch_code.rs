@@ -29,6 +29,22 @@ impl Accessor {
     /// wait for the page itself, which [`Accessor::try_fetch`] or
     /// [`Space::ready`](crate::Space::ready) can bring in before, and for changes of the mappings.
     ///
+    /// ```
+    /// # use innerspace::{MIB, Map, Memory, space::Protection};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let space = Memory::with_limit(4 * MIB)?.create_space()?;
+    /// let all = Protection::READ_WRITE | Protection::EXECUTE;
+    /// let at = space.map(Map::anonymous(4096).protection(all))?;
+    /// let mut a = space.accessor()?;
+    /// a.store(at, 0x13_u32)?;
+    /// let page = a.watch_code(at)?;
+    /// let _translated = a.fetch::<u32>(at)?;
+    /// assert!(page.is_current());
+    /// a.store(at, 0x6f_u32)?;
+    /// assert!(!page.is_current(), "translate it again");
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// The [`Fault`] of a fetch there; [`FaultKind::Limit`] if the group has no room to remember
     /// the page.

@@ -206,6 +206,17 @@ impl Space {
     /// A call that shrinks unmaps the end, and may cover several mappings. A call that keeps length
     /// and address changes nothing. In all other cases the old range has to be in one mapping.
     ///
+    /// ```
+    /// # use innerspace::{MIB, Map, Memory, space::Remap};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let space = Memory::with_limit(4 * MIB)?.create_space()?;
+    /// let at = space.map(Map::anonymous(4096))?;
+    /// space.accessor()?.store(at, 7_u64)?;
+    /// let at = space.remap(at, 4096, MIB, Remap::MayMove)?;
+    /// assert_eq!(space.accessor()?.load::<u64>(at)?, 7);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// [`SpaceError::NotMapped`]; [`SpaceError::NoRoom`] if the mapping cannot grow where it is and
     /// may not move; [`SpaceError::Overlaps`] if the new range overlaps the old;

@@ -15,6 +15,10 @@ use crate::texts::into_io_error;
 use crate::units::Bytes;
 
 /// A change of a space's mappings that was refused. The space is unchanged.
+///
+/// The list of errors of a call leaves out what many calls have: [`SpaceError::OtherProcess`],
+/// [`SpaceError::Frozen`] for the space of a snapshot's accessor, and in a callback
+/// [`SpaceError::Reentered`].
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum SpaceError {

@@ -30,6 +30,18 @@ const _: () = assert!(crate::space::table::ADDRESS_BITS == 48);
 
 /// The options of a [`Space`](crate::Space); see
 /// [`Memory::create_space_with`](crate::Memory::create_space_with).
+///
+/// ```
+/// # use innerspace::{MIB, Map, Memory, space::{AddressWidth, SpaceOptions}};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let memory = Memory::with_limit(4 * MIB)?;
+/// let guest = memory.create_group("guest", MIB)?;
+/// let options = SpaceOptions::new().group(&guest).width(AddressWidth::Bits32);
+/// let space = memory.create_space_with(&options)?;
+/// let at = space.map(Map::anonymous(MIB))?;
+/// assert!(at.0 < 1 << 32);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, Default)]
 #[must_use = "it only has the choices"]
 pub struct SpaceOptions {

@@ -59,6 +59,19 @@ impl fmt::Debug for PageView {
 impl Snapshot {
     /// Returns a view of `len` bytes at `at`.
     ///
+    /// ```
+    /// # use innerspace::{MIB, Map, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let space = Memory::with_limit(4 * MIB)?.create_space()?;
+    /// let at = space.map(Map::anonymous(4096))?;
+    /// let mut a = space.accessor()?;
+    /// a.write(at, b"as it was")?;
+    /// let view = space.freeze()?.view(at, 9)?;
+    /// a.write(at, b"changed  ")?;
+    /// assert_eq!(view[..], *b"as it was");
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// The [`Fault`] of the first byte that cannot be read;
     /// [`FaultKind::Limit`](crate::space::FaultKind::Limit) if the group has no room for a copy.

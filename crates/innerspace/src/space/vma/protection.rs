@@ -3,6 +3,19 @@
 use std::fmt;
 
 /// The accesses that a mapping allows.
+///
+/// ```
+/// # use innerspace::{MIB, Map, Memory, space::Protection};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let space = Memory::with_limit(4 * MIB)?.create_space()?;
+/// let code = Protection::READ | Protection::EXECUTE;
+/// assert!(code.allows(Protection::READ) && !code.allows(Protection::WRITE));
+/// let at = space.map(Map::anonymous(4096))?;
+/// space.protect(at, 4096, code)?;
+/// assert_eq!(space.mapping_at(at).unwrap().protection.to_string(), "r-x");
+/// assert!(space.accessor()?.store(at, 1_u8).is_err());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Protection(u8);
 

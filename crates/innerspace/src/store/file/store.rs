@@ -19,6 +19,18 @@ use crate::units::PageCount;
 const PREFERRED_SIZE: usize = 1 << 20;
 
 /// A regular file as a store. Dropping it unlocks the file, but does not sync it.
+///
+/// ```
+/// use innerspace::store::{FileStore, Store, SyncWhat, write_all_at};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("data.bin");
+/// let store = FileStore::create(&path)?;
+/// write_all_at(&store, b"hello", 0)?;
+/// store.sync(SyncWhat::All)?;
+/// assert_eq!((store.len()?, std::fs::read(&path)?), (5, b"hello".to_vec()));
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct FileStore {
     /// The file, which has the lock if it is to be locked. It is used for everything except direct
