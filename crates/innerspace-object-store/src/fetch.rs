@@ -373,7 +373,7 @@ impl Trial<'_> {
         }
         limits.count(|counters| &counters.retries, 1);
         sleep(self.jittered()).await;
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.pause = self.pause.saturating_mul(2).min(LONGEST_PAUSE);
         Ok(())
     }
 

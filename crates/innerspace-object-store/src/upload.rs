@@ -235,7 +235,7 @@ impl NewObject {
             }
             self.limits.count(|counters| &counters.retries, 1);
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_secs(5));
+            pause = pause.saturating_mul(2).min(Duration::from_secs(5));
         }
     }
 
@@ -328,7 +328,9 @@ impl RetryPolicy for PartRetry {
         if !is_transient || context.attempt > self.retries as usize {
             return false;
         }
-        let pause = self.first_pause * 2_u32.saturating_pow(context.attempt as u32 - 1);
+        let pause = self
+            .first_pause
+            .saturating_mul(2_u32.saturating_pow(context.attempt as u32 - 1));
         tokio::time::sleep(pause.min(Duration::from_secs(5))).await;
         true
     }
