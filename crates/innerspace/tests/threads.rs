@@ -32,7 +32,7 @@ use innerspace::{
 };
 
 fn is_sent<T: Send>() {}
-fn is_an_error<T: Error + Send + Sync + 'static>() {}
+fn is_an_error<T: Error + Into<std::io::Error> + Send + Sync + 'static>() {}
 fn is_a_value<T: Copy + Eq + Hash + Debug + Send + Sync>() {}
 fn is_shared<T: Send + Sync>() {}
 
