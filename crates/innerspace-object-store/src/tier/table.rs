@@ -1,7 +1,8 @@
 //! Which chunk is in which slot, and which slot is given up next.
 //!
-//! Slots are taken in a circle, as the main queue of S3-FIFO does: a chunk that was used since the
-//! hand came by last (up to three times) is passed over, and loses one use. So a scan, whose
+//! As long as there are free slots, the first of them is taken. Then slots are taken in a circle, as
+//! the main queue of S3-FIFO does: a chunk that was used since the hand came by last (up to three
+//! times) is passed over, and loses one use. So a scan, whose
 //! chunks are used once, pushes out what was used no more than that. Chunks that come together lie
 //! in neighbouring slots, and are read together.
 
@@ -29,6 +30,9 @@ pub(super) struct Table {
     /// Chunks that a thread is fetching.
     claimed: HashSet<Key>,
     hand: u32,
+    /// The number of free slots. None of them is before `first_free`.
+    free: u32,
+    first_free: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +58,8 @@ impl Table {
             places: HashMap::new(),
             claimed: HashSet::new(),
             hand: 0,
+            free: slots,
+            first_free: 0,
         }
     }
 
@@ -68,6 +74,7 @@ impl Table {
         if let std::collections::hash_map::Entry::Vacant(place) = self.places.entry(record.key) {
             place.insert(slot);
             self.slots[slot as usize] = Slot::Full { record, uses: 0 };
+            self.free -= 1;
         }
     }
 
@@ -103,18 +110,22 @@ impl Table {
     /// Takes a slot to be written, and says whether a chunk was given up for it. `None` if all are
     /// being written.
     pub(super) fn take_slot(&mut self) -> Option<(u32, bool)> {
+        if self.free > 0 {
+            while !matches!(self.slots[self.first_free as usize], Slot::Free) {
+                self.first_free += 1;
+            }
+            self.free -= 1;
+            self.slots[self.first_free as usize] = Slot::Busy;
+            return Some((self.first_free, false));
+        }
         // After this many steps, every slot has been seen without a use.
         for _ in 0..self.slots.len() * (MOST_USES as usize + 1) {
             let at = self.hand;
             self.hand = (self.hand + 1) % self.slots.len() as u32;
             let slot = &mut self.slots[at as usize];
             match slot {
-                Slot::Busy => {}
+                Slot::Busy | Slot::Free => {}
                 Slot::Full { uses, .. } if *uses > 0 => *uses -= 1,
-                Slot::Free => {
-                    *slot = Slot::Busy;
-                    return Some((at, false));
-                }
                 Slot::Full { record, .. } => {
                     self.places.remove(&record.key);
                     *slot = Slot::Busy;
@@ -130,13 +141,15 @@ impl Table {
         let earlier = self.places.insert(record.key, slot);
         self.slots[slot as usize] = Slot::Full { record, uses: 0 };
         if let Some(earlier) = earlier.filter(|earlier| *earlier != slot) {
-            self.slots[earlier as usize] = Slot::Free;
+            self.free_slot(earlier);
         }
     }
 
-    /// Gives a slot back that could not be written.
+    /// Makes a slot free that is not.
     pub(super) fn free_slot(&mut self, slot: u32) {
         self.slots[slot as usize] = Slot::Free;
+        self.free += 1;
+        self.first_free = self.first_free.min(slot);
     }
 
     /// Forgets a chunk, if it is still in its slot. Returns whether it was.
@@ -144,7 +157,7 @@ impl Table {
         match &self.slots[slot as usize] {
             Slot::Full { record: now, .. } if now == record => {
                 self.places.remove(&record.key);
-                self.slots[slot as usize] = Slot::Free;
+                self.free_slot(slot);
                 true
             }
             _ => false,
@@ -184,6 +197,17 @@ mod tests {
         assert!(table.has(&record(100).key));
         assert!(!table.has(&record(0).key));
         assert_eq!(table.len(), 8);
+    }
+
+    #[test]
+    fn free_slots_are_taken_before_a_chunk_is_given_up() {
+        let mut table = Table::new(4);
+        table.adopt(0, record(0));
+        table.adopt(2, record(2));
+        assert_eq!([1, 3].map(|chunk| put(&mut table, chunk)), [1, 3]);
+        assert!(table.remove(2, &record(2)));
+        assert_eq!(table.take_slot(), Some((2, false)));
+        assert_eq!(table.take_slot(), Some((0, true)));
     }
 
     #[test]
