@@ -6,7 +6,7 @@ use std::ops::Range;
 /// nothing.
 #[derive(Debug, Default)]
 pub(super) struct HoleCounts {
-    counts: Box<[u32]>,
+    pub(super) counts: Box<[u32]>,
     /// log2 of the number of frames in a part.
     order: u8,
     /// The number of frames of all parts.
@@ -73,15 +73,5 @@ impl HoleCounts {
         for number in self.parts(frames).filter(is_empty) {
             each(self.part(number));
         }
-    }
-
-    /// Checks the sum of the counts.
-    #[cfg(any(test, feature = "test-util"))]
-    pub(super) fn validate(&self, holes: u32) {
-        let counted: u32 = self.counts.iter().sum();
-        assert!(
-            self.counts.is_empty() || counted == holes,
-            "{counted} holes"
-        );
     }
 }

@@ -37,13 +37,6 @@ impl FrameList {
         (self.tail != 0).then_some(FrameId(self.tail))
     }
 
-    /// Returns the frame after `id`.
-    #[cfg(any(test, feature = "test-util"))]
-    pub(crate) fn after(&self, metas: &[Meta], id: FrameId) -> Option<FrameId> {
-        let next = metas[id.index()].links.next.load(Ordering::Relaxed);
-        (next != 0).then_some(FrameId(next))
-    }
-
     /// Returns the frame before `id`.
     pub(crate) fn before(&self, metas: &[Meta], id: FrameId) -> Option<FrameId> {
         let prev = metas[id.index()].links.prev.load(Ordering::Relaxed);

@@ -33,7 +33,7 @@ impl Stack {
     }
 
     #[inline(always)]
-    fn get(&self, at: usize) -> FrameId {
+    pub(super) fn get(&self, at: usize) -> FrameId {
         FrameId(self.frames[at].load(Ordering::Relaxed))
     }
 
@@ -75,11 +75,5 @@ impl Stack {
         (0..count).for_each(|at| each(self.get(at)));
         (count..len).for_each(|at| self.set(at - count, self.get(at)));
         self.set_len(len - count);
-    }
-
-    /// Iterates over the frames, the coldest first.
-    #[cfg(any(test, feature = "test-util"))]
-    pub(super) fn iter(&self) -> impl Iterator<Item = FrameId> {
-        (0..self.len()).map(|at| self.get(at))
     }
 }

@@ -413,13 +413,6 @@ impl FileCore {
             .wait_landed(blocks, |fill| fill.run());
     }
 
-    /// Waits for all requests, until they have released their blocks as well.
-    #[cfg(any(test, feature = "test-util"))]
-    pub(crate) fn wait_all_landed(&self) {
-        self.wait_landed(&(0..u64::MAX));
-        self.requests.in_flight.wait_quiet();
-    }
-
     /// Gives up requests that no store has begun, and takes the blocks of the others out of the
     /// file, which is being closed.
     pub(crate) fn detach_requests(&self) {

@@ -126,7 +126,8 @@ fn a_magazine_loses_nothing_to_who_empties_it() {
         let taken = free.take(0);
         drainer.join().unwrap();
         let mut all = std::mem::take(&mut *free.listed.lock());
-        all.extend(free.own[0].look().iter().map(|id| id.0));
+        let own = free.own[0].look();
+        all.extend((0..own.len()).map(|at| own.get(at).0));
         all.extend(taken);
         all.sort_unstable();
         assert_eq!(all, [1, 2, 3]);

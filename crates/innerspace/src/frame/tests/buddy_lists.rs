@@ -4,7 +4,10 @@ use std::ops::Range;
 
 use super::{Buddy, MAX_ORDER};
 use crate::FrameId;
+use crate::frame::hole_counts::HoleCounts;
+use crate::frame::list::FrameList;
 use crate::frame::meta::{Kind, Meta};
+use crate::sync::atomic::Ordering;
 
 impl Buddy {
     /// Recomputes the count, checks the lists, and calls `block` for each free block.
@@ -67,8 +70,27 @@ impl Buddy {
             .end()
             .next_multiple_of(1 << MAX_ORDER)
             .min(metas.len() as u32);
-        self.huge.validate(holes + behind - self.end());
+        self.huge.holes.validate(holes + behind - self.end());
         self.by_metas.validate(holes + behind - self.end());
         holes
+    }
+}
+
+impl FrameList {
+    /// Returns the frame after `id`.
+    pub(crate) fn after(&self, metas: &[Meta], id: FrameId) -> Option<FrameId> {
+        let next = metas[id.index()].links.next.load(Ordering::Relaxed);
+        (next != 0).then_some(FrameId(next))
+    }
+}
+
+impl HoleCounts {
+    /// Checks the sum of the counts.
+    fn validate(&self, holes: u32) {
+        let counted: u32 = self.counts.iter().sum();
+        assert!(
+            self.counts.is_empty() || counted == holes,
+            "{counted} holes"
+        );
     }
 }

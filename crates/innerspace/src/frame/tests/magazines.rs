@@ -25,3 +25,10 @@ impl Allocator {
         buddy.validate(metas, block);
     }
 }
+
+impl Stack {
+    /// Iterates over the frames, the coldest first.
+    fn iter(&self) -> impl Iterator<Item = FrameId> {
+        (0..self.len()).map(|at| self.get(at))
+    }
+}

@@ -57,15 +57,6 @@ pub(crate) struct ListSizes {
 }
 
 impl ListSizes {
-    #[cfg(any(test, feature = "test-util"))]
-    pub(crate) fn of(&self, kind: ListKind) -> PageCount {
-        match kind {
-            ListKind::Inactive => self.inactive,
-            ListKind::Active => self.active,
-            ListKind::Unevictable => self.unevictable,
-        }
-    }
-
     /// Returns the number of pages on the two lists that reclaim works on.
     pub(crate) fn evictable(&self) -> u64 {
         self.inactive.0 + self.active.0

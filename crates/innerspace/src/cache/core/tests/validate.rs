@@ -82,3 +82,11 @@ pub(crate) fn validate(core: &FileCore) {
         "P20: an error of a fill is left over"
     );
 }
+
+impl FileCore {
+    /// Waits for all requests, until they have released their blocks as well.
+    pub(crate) fn wait_all_landed(&self) {
+        self.wait_landed(&(0..u64::MAX));
+        self.requests.in_flight.wait_quiet();
+    }
+}

@@ -61,7 +61,12 @@ impl Pool {
                 pages += pages_of(meta);
                 next = list.after(metas, id);
             }
-            assert_eq!(pages, sizes.of(kind).0, "pages on {name}");
+            let counted = match kind {
+                ListKind::Inactive => sizes.inactive,
+                ListKind::Active => sizes.active,
+                ListKind::Unevictable => sizes.unevictable,
+            };
+            assert_eq!(pages, counted.0, "pages on {name}");
         }
     }
 
