@@ -65,9 +65,11 @@ impl Hole {
 /// the block.
 #[derive(Debug)]
 pub(crate) struct LockedBlock {
-    core: Arc<FileCore>,
-    frame: FrameId,
-    block: u64,
+    pub(crate) core: Arc<FileCore>,
+    /// The block's first frame, which has the block's hold word and flags.
+    pub(crate) frame: FrameId,
+    /// The block's number in the file.
+    pub(crate) block: u64,
     /// The barrier number that was current just before the block was marked dirty for a store;
     /// `None` for a load.
     barrier: Option<u64>,
@@ -92,24 +94,9 @@ impl LockedBlock {
         self.barrier.is_none_or(is_current)
     }
 
-    /// Returns the block's file.
-    pub(crate) fn file(&self) -> &FileCore {
-        &self.core
-    }
-
-    /// Returns the block's number in the file.
-    pub(crate) fn block(&self) -> u64 {
-        self.block
-    }
-
     /// Whether this is a block of this file.
     pub(crate) fn is_of(&self, file: &FileInner) -> bool {
         Arc::ptr_eq(&self.core, file.core())
-    }
-
-    /// Returns the block's first frame, which has the block's hold word and flags.
-    pub(crate) fn head(&self) -> FrameId {
-        self.frame
     }
 
     /// Returns the frame of a page of the file that is in this block.

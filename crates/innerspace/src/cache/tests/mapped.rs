@@ -117,7 +117,7 @@ impl Mapped {
     pub(super) fn install(&self, block: &LockedBlock, page: u64, kind: FaultKind) {
         assert!(block.is_of(self.file.inner()));
         let entry = Entry {
-            head: Some(block.head()),
+            head: Some(block.frame),
             host: block.host_of_page(page),
             writable: kind == FaultKind::Write,
             accessed: true,
@@ -125,7 +125,7 @@ impl Mapped {
         let mut table = self.table.pages.lock();
         let before = table.insert(page, entry).and_then(|entry| entry.head);
         match before {
-            Some(head) => assert_eq!(head, block.head(), "a page is in one frame at a time"),
+            Some(head) => assert_eq!(head, block.frame, "a page is in one frame at a time"),
             None => assert!(block.meta().hold.try_map()),
         }
     }

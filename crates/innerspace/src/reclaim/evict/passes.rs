@@ -215,7 +215,7 @@ impl Scan<'_> {
     /// Returns how many pages it looked at.
     fn balance(&mut self, share: Share, scan: u64) -> u64 {
         let pool = self.pool;
-        let policy = pool.lru.policy();
+        let policy = pool.lru.policy;
         let is_forced = share.effort() == Effort::Force;
         let mut scanned = 0;
         while scanned < scan {

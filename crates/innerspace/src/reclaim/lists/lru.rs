@@ -18,7 +18,7 @@ pub(crate) struct Lru {
     /// How far drains of all batches have read each batch.
     seen: Mutex<[Seen; BATCHES]>,
     aging_due: AgingDue,
-    pub(super) policy: EvictionPolicy,
+    pub(crate) policy: EvictionPolicy,
 }
 
 /// A group whose inactive list has grown by a batch: one more than its number, or 0 for none. This
@@ -76,10 +76,6 @@ impl Lru {
             aging_due: AgingDue::default(),
             policy,
         }
-    }
-
-    pub(crate) fn policy(&self) -> EvictionPolicy {
-        self.policy
     }
 
     #[inline]

@@ -530,7 +530,7 @@ impl<'space> FaultState<'space> {
         if old.holds() == Holds::File && old.host() == new.host() {
             return done_if(pte::replace(slot, old, old.with(valid)));
         }
-        let hold = &self.space.pool.frames.meta(block.head()).hold;
+        let hold = &self.space.pool.frames.meta(block.frame).hold;
         if !hold.try_map() {
             return Step::Denied(FaultKind::TooManyOwners);
         }

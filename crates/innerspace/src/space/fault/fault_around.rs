@@ -75,7 +75,7 @@ impl FaultState<'_> {
         let FilePage::Block(block, page, _) = &self.file else {
             unreachable!("a page of it was mapped just now")
         };
-        let (page, file) = (*page, block.file());
+        let (page, file) = (*page, &*block.core);
         let near = self.pages_around(vma, page, false);
         let words = self.nodes().words(leaf);
         let slot = table::slot_index(self.at.0, 0) as u64;
@@ -90,8 +90,8 @@ impl FaultState<'_> {
                 continue;
             };
             // A block taken for fault-around comes with the count of one mapped page.
-            let (head, mut counted) = match number == block.block() {
-                true => (block.head(), false),
+            let (head, mut counted) = match number == block.block {
+                true => (block.frame, false),
                 false => match self.fault_around.take(file, number) {
                     Some(head) => (head, true),
                     None => continue,

@@ -29,7 +29,7 @@ const BOUNCE: usize = 64 << 10;
 pub(super) struct Direct {
     pub(super) file: File,
     /// The alignment of offsets, lengths and memory, which is a power of two.
-    alignment: usize,
+    pub(super) alignment: usize,
     /// Held from the write of an edge until the edge is written out.
     edges: Mutex<()>,
 }
@@ -41,10 +41,6 @@ impl Direct {
             alignment,
             edges: Mutex::new(()),
         }
-    }
-
-    pub(super) fn alignment(&self) -> usize {
-        self.alignment
     }
 
     /// Tries a read, because some file systems accept the flag and fail later.

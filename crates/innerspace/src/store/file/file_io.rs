@@ -106,7 +106,7 @@ impl FileIo {
 
     pub(super) fn limits(&self) -> Limits {
         match self.direct_reads() {
-            Some(direct) => Limits::aligned(direct.alignment()),
+            Some(direct) => Limits::aligned(direct.alignment),
             None => Limits::default(),
         }
     }
