@@ -24,11 +24,21 @@ use std::fs::{File, FileType, Metadata};
 use std::io::{self, Read};
 use std::path::Path;
 
+#[cfg(all(target_os = "linux", not(miri)))]
+pub(super) use platform::fallocate;
 pub(crate) use platform::{
     CAN_DROP, cached_bytes, direct_alignment, drop_cached, enable_dontcache, expect_random,
     next_data, next_hole, open_direct, punch, read_at, read_vectored_at, start_writeback,
     wait_writeback, write_at, write_vectored_at,
 };
+
+/// Returns a copy of a system's error.
+pub(crate) fn copy_of(error: &io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(number) => io::Error::from_raw_os_error(number),
+        None => error.kind().into(),
+    }
+}
 
 /// Which bytes of a read or write may stay in the kernel's page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

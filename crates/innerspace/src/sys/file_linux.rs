@@ -200,6 +200,11 @@ pub(crate) fn wait_writeback(file: &File, offset: u64, len: u64) -> io::Result<(
 /// Makes a hole of `len` bytes, at least one. Returns `Unsupported` where the file system has none.
 pub(crate) fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    fallocate(file, mode, offset, len)
+}
+
+/// Calls fallocate(2) until no signal interrupts it.
+pub(crate) fn fallocate(file: &File, mode: libc::c_int, offset: u64, len: u64) -> io::Result<()> {
     let (fd, at, len) = (file.as_raw_fd(), position(offset)?, position(len)?);
     loop {
         // SAFETY: no memory is passed; the descriptor is open as long as `file` is borrowed.

@@ -233,6 +233,7 @@ pub(crate) unsafe fn touch(byte: *mut u8) {
 mod platform {
     use std::os::fd::{AsRawFd, FromRawFd};
 
+    use super::super::file::fallocate;
     use super::super::memory::{HUGE_PAGE, host_page_size};
     use super::{File, NonNull, Range, Rights, Synchronous, io};
 
@@ -405,19 +406,7 @@ mod platform {
     }
 
     pub(super) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
-        let number = |bytes| libc::off_t::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput);
-        let (offset, len) = (number(offset)?, number(len)?);
-        let fd = file.as_raw_fd();
-        loop {
-            // SAFETY: no memory is passed; the descriptor is open as long as `file` is borrowed.
-            if unsafe { libc::fallocate(fd, libc::FALLOC_FL_KEEP_SIZE, offset, len) } == 0 {
-                return Ok(());
-            }
-            match io::Error::last_os_error() {
-                error if error.kind() == io::ErrorKind::Interrupted => {}
-                error => return Err(error),
-            }
-        }
+        fallocate(file, libc::FALLOC_FL_KEEP_SIZE, offset, len)
     }
 }
 

@@ -256,10 +256,7 @@ impl Unsaid {
         let mut kept = self.0.lock();
         let result = wait();
         if let Err(error) = &result {
-            kept.get_or_insert_with(|| match error.raw_os_error() {
-                Some(number) => io::Error::from_raw_os_error(number),
-                None => error.kind().into(),
-            });
+            kept.get_or_insert_with(|| sys::copy_of(error));
         }
         result
     }

@@ -47,6 +47,7 @@ use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue, types};
 
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use crate::sync::{Mutex, OnceLock, before_waiting, thread};
+use crate::sys::file::copy_of;
 use crate::sys::process::Process;
 use slots::Slots;
 
@@ -477,13 +478,6 @@ fn entry_of(fd: RawFd, offset: u64, iovecs: &[libc::iovec]) -> squeue::Entry {
 /// Converts the kernel's answer: a number of bytes, or a negated error number.
 fn result_of(result: i32) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
-}
-
-fn copy_of(error: &io::Error) -> io::Error {
-    match error.raw_os_error() {
-        Some(number) => io::Error::from_raw_os_error(number),
-        None => error.kind().into(),
-    }
 }
 
 #[cfg(test)]
