@@ -584,18 +584,3 @@ fn a_block_is_made_of_its_first_bytes_only_while_the_store_has_no_more() {
         assert_empty(&cache);
     }
 }
-
-// spec: P7
-#[test]
-fn a_refault_counts_the_pages_of_its_block() {
-    for size in SIZES {
-        let cache = memory_of(8, size);
-        let file = open(&cache, &patterned(4 * size), &options(size));
-        file.view(0..8).unwrap();
-        file.view(2 * size..2 * size + 8).unwrap();
-        file.evict(2 * size..).unwrap();
-        file.view(2 * size..2 * size + 8).unwrap();
-        assert_eq!(file.stats().refaulted, 1);
-        assert_eq!(cache.pool.totals().refault, size / PAGE as u64);
-    }
-}

@@ -461,3 +461,18 @@ fn nothing_is_stuck_for_good_while_a_write_is_under_way() {
     assert!(!meanwhile, "what is being written makes room");
     assert!(is_refused());
 }
+
+// spec: P7
+#[test]
+fn a_refault_counts_the_pages_of_its_block() {
+    for size in SIZES {
+        let cache = memory_of(8, size);
+        let file = open(&cache, &patterned(4 * size), &options(size));
+        file.view(0..8).unwrap();
+        file.view(2 * size..2 * size + 8).unwrap();
+        file.evict(2 * size..).unwrap();
+        file.view(2 * size..2 * size + 8).unwrap();
+        assert_eq!(file.stats().refaulted, 1);
+        assert_eq!(cache.pool.totals().refault, size / PAGE as u64);
+    }
+}
