@@ -62,17 +62,11 @@ pub(crate) struct MapperList {
     list: Mutex<Registrations>,
 }
 
-#[derive(Default)]
+#[derive(Default, Debug)]
 struct Registrations {
     next: u64,
     /// The mappers in order of registration.
     mappers: BTreeMap<MapperId, Weak<dyn Mappers>>,
-}
-
-impl std::fmt::Debug for Registrations {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_set().entries(self.mappers.keys()).finish()
-    }
 }
 
 impl Default for MapperList {
