@@ -22,12 +22,15 @@ macro_rules! texts {
 }
 pub(crate) use texts;
 
-/// Makes an error one of std's, of the kind that its method `kind` says.
+/// Makes an error one of std's, of the kind that the second argument says, or its method `kind`.
 macro_rules! into_io_error {
     ($error:ty) => {
+        into_io_error!($error, |error| error.kind());
+    };
+    ($error:ty, |$it:ident| $kind:expr) => {
         impl From<$error> for std::io::Error {
-            fn from(error: $error) -> std::io::Error {
-                std::io::Error::new(error.kind(), error)
+            fn from($it: $error) -> std::io::Error {
+                std::io::Error::new($kind, $it)
             }
         }
     };

@@ -21,6 +21,7 @@ use crate::cache::service::Cache;
 use crate::exec::reentry;
 use crate::frame::{Sleeper, deadline};
 use crate::sync::{Arc, WaitEnd};
+use crate::texts::into_io_error;
 
 /// The time limit of a wait for a future has passed. The future continues.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
@@ -31,11 +32,7 @@ pub struct TimedOut {
     pub waited: Duration,
 }
 
-impl From<TimedOut> for io::Error {
-    fn from(error: TimedOut) -> io::Error {
-        io::Error::new(io::ErrorKind::TimedOut, error)
-    }
-}
+into_io_error!(TimedOut, |error| io::ErrorKind::TimedOut);
 
 /// How long to wait for another thread that makes calls before this one checks whether it has to
 /// make them itself.

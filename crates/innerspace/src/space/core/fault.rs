@@ -15,6 +15,7 @@ use crate::VirtAddr;
 use crate::cache::FileError;
 use crate::dax::DaxError;
 use crate::group::LimitError;
+use crate::texts::into_io_error;
 use crate::units::Bytes;
 
 /// The kind of an access.
@@ -252,17 +253,9 @@ impl From<LimitError> for Fault {
     }
 }
 
-impl From<FaultKind> for io::Error {
-    fn from(kind: FaultKind) -> io::Error {
-        io::Error::new(kind.io_kind(), kind)
-    }
-}
+into_io_error!(FaultKind, |kind| kind.io_kind());
 
-impl From<Fault> for io::Error {
-    fn from(fault: Fault) -> io::Error {
-        io::Error::new(fault.kind.io_kind(), fault)
-    }
-}
+into_io_error!(Fault, |fault| fault.kind.io_kind());
 
 /// Why a device refused an access.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -276,11 +269,7 @@ impl DeviceError {
     }
 }
 
-impl From<DeviceError> for io::Error {
-    fn from(error: DeviceError) -> io::Error {
-        io::Error::other(error)
-    }
-}
+into_io_error!(DeviceError, |error| io::ErrorKind::Other);
 
 /// The cause of a fault.
 #[derive(Clone, Debug, Error)]
@@ -364,8 +353,4 @@ impl Explanation {
     }
 }
 
-impl From<Explanation> for io::Error {
-    fn from(explanation: Explanation) -> io::Error {
-        io::Error::new(explanation.fault.kind.io_kind(), explanation)
-    }
-}
+into_io_error!(Explanation, |explanation| explanation.fault.kind.io_kind());
