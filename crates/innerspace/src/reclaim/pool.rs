@@ -369,7 +369,7 @@ impl Pool {
 impl Pool {
     /// Notes that `owner` evicted blocks and left these shadows in its index, oldest first. For
     /// each shadow above the bound, the oldest of all is forgotten by its owner
-    /// ([`Owner::forget`]). The caller holds no lock.
+    /// ([`Owner::forget`](super::owners::Owner::forget)). The caller holds no lock.
     pub(crate) fn shadows_left(&self, owner: OwnerId, left: &[LeftShadow]) {
         let dropped = self.shadows.push(owner, left);
         for of_one in dropped.chunk_by(|a, b| a.0 == b.0) {
