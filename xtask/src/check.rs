@@ -1,7 +1,7 @@
 //! The suite, the lints, the documentation and the other platforms.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -68,34 +68,38 @@ pub(crate) fn lint() -> Result<()> {
     Ok(())
 }
 
-/// Runs the command that README.md names: all tests; all tests again with plain fences in place of
-/// membarrier; the tests of files with each engine that is not the default; then every example,
-/// which must exit with 0. The second run is also of the whole workspace: for one package alone,
-/// everything would be built again, since its dependencies have other features then.
+/// Runs the command that README.md names: all tests; the library's tests again with plain fences in
+/// place of membarrier, and those of files with each engine that is not the default; then every
+/// example, which must exit with 0. The fronts have no barrier and no engine of their own.
 pub(crate) fn test() -> Result<()> {
     step(
         "tests",
         cargo().args(["test", "--workspace", "--all-features"]),
     )?;
-    step(
-        "tests without membarrier",
-        cargo()
-            .args(["test", "--workspace", "--all-features"])
-            .args(["--lib", "--tests"])
-            .env("INNERSPACE_BARRIER", "fences"),
-    )?;
+    let programs = library_tests()?;
+    again(&programs, "without membarrier", |test| {
+        test.env("INNERSPACE_BARRIER", "fences");
+    })?;
     for fallback in FALLBACKS {
-        step(
-            &format!("tests with the fallback {fallback} of files"),
-            cargo()
-                .args(["test", "--workspace", "--all-features"])
-                .args(["--lib", "--tests"])
-                .args(["--", "store", "cache", "memory"])
-                .env("INNERSPACE_FALLBACK", fallback),
-        )?;
+        let title = format!("with the fallback {fallback} of files");
+        again(&programs, &title, |test| {
+            test.args(["store", "cache", "memory"])
+                .env("INNERSPACE_FALLBACK", fallback);
+        })?;
     }
     for (name, program) in examples()? {
         step(&format!("example {name}"), &mut Command::new(program))?;
+    }
+    Ok(())
+}
+
+/// Runs the library's tests once more, in the way that `set` says.
+fn again(programs: &[Program], title: &str, set: impl Fn(&mut Command)) -> Result<()> {
+    let folder = root().join("crates/innerspace");
+    for (name, program) in programs {
+        let mut test = Command::new(program);
+        set(test.current_dir(&folder));
+        step(&format!("tests of {name} {title}"), &mut test)?;
     }
     Ok(())
 }
@@ -111,29 +115,47 @@ pub(crate) fn tenants(seconds: u64) -> Result<()> {
     )
 }
 
-/// Builds the examples of the library and of its adapters, and returns the name and the program of
-/// each. The features are those of the tests, so nothing else is built again.
-fn examples() -> Result<Vec<(String, PathBuf)>> {
-    let messages = output(cargo().args([
-        "build",
-        "--workspace",
-        "--all-features",
-        "--examples",
-        "--message-format=json-render-diagnostics",
-    ]))?;
-    let mut examples = Vec::new();
-    for line in messages.lines() {
-        let message: Value = serde_json::from_str(line).context("cannot read cargo's messages")?;
-        let target = &message["target"];
-        if target["kind"][0] == "example"
-            && let (Some(name), Some(program)) =
-                (target["name"].as_str(), message["executable"].as_str())
-        {
-            examples.push((name.to_owned(), PathBuf::from(program)));
-        }
-    }
+/// A name, and where the program is.
+type Program = (String, PathBuf);
+
+/// Builds the examples of the library and of its adapters.
+fn examples() -> Result<Vec<Program>> {
+    let is_example = |message: &Value| message["target"]["kind"][0] == "example";
+    let mut examples = programs(&["build", "--examples"], is_example)?;
     examples.sort();
     Ok(examples)
+}
+
+/// Builds the library's tests.
+fn library_tests() -> Result<Vec<Program>> {
+    let manifest = root().join("crates/innerspace/Cargo.toml");
+    let is_own = |message: &Value| {
+        message["profile"]["test"] == true
+            && message["manifest_path"].as_str().map(Path::new) == Some(&manifest)
+    };
+    programs(&["test", "--lib", "--tests", "--no-run"], is_own)
+}
+
+/// Builds what a call of cargo names, in the whole workspace and with all features, so that nothing
+/// is built again; returns the programs that are wanted.
+fn programs(call: &[&str], is_wanted: impl Fn(&Value) -> bool) -> Result<Vec<Program>> {
+    let messages = output(cargo().args(call).args([
+        "--workspace",
+        "--all-features",
+        "--message-format=json-render-diagnostics",
+    ]))?;
+    let mut programs = Vec::new();
+    for line in messages.lines() {
+        let message: Value = serde_json::from_str(line).context("cannot read cargo's messages")?;
+        if let (Some(name), Some(program)) = (
+            message["target"]["name"].as_str(),
+            message["executable"].as_str(),
+        ) && is_wanted(&message)
+        {
+            programs.push((name.to_owned(), PathBuf::from(program)));
+        }
+    }
+    Ok(programs)
 }
 
 /// Type-checks the library for every other platform whose standard library is installed or can be

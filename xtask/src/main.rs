@@ -30,8 +30,8 @@ cargo xtask COMMAND
   check              everything a developer checks before a commit: lint, test, cross
   lint               mutants that no longer apply, compiler version, format, clippy and
                      documentation, warnings denied
-  test               the test suite: unit, integration and documentation tests, the first two once
-                     more without membarrier, then every example
+  test               the test suite: unit, integration and documentation tests, those of the
+                     library once more without membarrier, then every example
   tenants [SECONDS]  random hostile programs of one tenant beside another, for a minute or so long
   cross              cargo check of the library for the other platforms
   packages           packs the crates as for crates.io and builds them from there; compares the
