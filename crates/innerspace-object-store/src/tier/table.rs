@@ -1,10 +1,10 @@
 //! Which chunk is in which slot, and which slot is given up next.
 //!
-//! As long as there are free slots, the first of them is taken. Then slots are taken in a circle, as
-//! the main queue of S3-FIFO does: a chunk that was used since the hand came by last (up to three
-//! times) is passed over, and loses one use. So a scan, whose
-//! chunks are used once, pushes out what was used no more than that. Chunks that come together lie
-//! in neighbouring slots, and are read together.
+//! As long as there are free slots, the first of them is taken. Then slots are taken in a circle,
+//! as the main queue of S3-FIFO does: a chunk that was used since the hand came by last (up to
+//! three times) is passed over, and loses one use. So a scan, whose chunks are used once, pushes
+//! out what was used no more than that. Chunks that come together lie in neighbouring slots, and
+//! are read together.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};

@@ -188,8 +188,8 @@ pub(crate) fn register(name: &str, disk: &PowerDisk, memory: &innerspace::Memory
     options.disk(disk.clone()).register().unwrap();
 }
 
-/// Cuts the power before each change of a disk, with each fate of what was not synced. `cut` is told
-/// before which change, and returns whether there was one. Returns how many there were.
+/// Cuts the power before each change of a disk, with each fate of what was not synced. `cut` is
+/// given the number of the change, and returns whether there was one. Returns how many there were.
 pub(crate) fn cut_at_each(cut: impl Fn(u64, Unsynced) -> bool) -> u64 {
     let mut n = 1;
     loop {
