@@ -83,12 +83,12 @@ impl Drop for Ending {
 
 /// Marks this thread as being in a place, until it is dropped.
 #[must_use = "the thread leaves the place when this is dropped"]
-pub(crate) struct Inside(Place);
+pub(crate) struct Inside(Place, PhantomData<*const ()>);
 
 impl Inside {
     fn begin(place: Place, uses_files: UsesFiles) -> Inside {
         let _ = PLACES.try_with(|places| places.push(place, uses_files));
-        Inside(place)
+        Inside(place, PhantomData)
     }
 
     /// Begins a call to the store of the file at address `file`. If the store uses a file of this
