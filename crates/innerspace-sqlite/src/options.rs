@@ -14,7 +14,7 @@ use crate::disk::Disk;
 use crate::error::Failure;
 use crate::ffi::{Api, install, raw, write_back_to};
 use crate::file::{BranchAnswer, BranchCall};
-use crate::system::{DEFAULT_LIMIT, System};
+use crate::system::{DEFAULT_LIMIT, System, new_memory};
 
 /// How the VFS is registered.
 ///
@@ -212,7 +212,7 @@ impl Options {
         }
         let memory = match self.memory {
             Some(memory) => memory,
-            None => Memory::with_limit(self.limit.unwrap_or(DEFAULT_LIMIT))?,
+            None => new_memory(self.limit.unwrap_or(DEFAULT_LIMIT))?,
         };
         let system = Arc::new(System::new(Some(memory.clone()), self.disk, self.block));
         let refused = |code: c_int| RegisterError::Refused {

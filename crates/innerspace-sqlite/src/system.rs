@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use innerspace::store::{FileAccess, FileLock, FileOptions, Store, read_exact_or_eof};
-use innerspace::{FileOpener, Group, Memory, PageCount};
+use innerspace::{FileOpener, Group, Memory, MemoryError, PageCount};
 
 use crate::branch::{self, Branch};
 use crate::database::{Beside, Database, identity};
@@ -24,6 +24,12 @@ use crate::uri::Wishes;
 
 /// The limit of a memory for which none was given: 64 MiB.
 pub(crate) const DEFAULT_LIMIT: u64 = 64 << 20;
+
+/// Creates the memory of the databases. SQLite reads pages of a few KiB all over a file, so it gains
+/// nothing by huge pages and would wait for each of them to be cleared.
+pub(crate) fn new_memory(limit: u64) -> Result<Memory, MemoryError> {
+    Memory::builder(limit).huge_pages(false).build()
+}
 
 /// The first bytes of a database.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
@@ -113,7 +119,7 @@ impl System {
             };
         }
         let limit = limit.unwrap_or(DEFAULT_LIMIT);
-        let memory = Memory::with_limit(limit).map_err(|error| {
+        let memory = new_memory(limit).map_err(|error| {
             Failure::new(
                 raw::CANTOPEN,
                 format!("limit={limit}: {error}; choose another `limit`"),

@@ -20,6 +20,7 @@ use super::wait_table::{DEFAULT_PATIENCE, WaitTable};
 use super::zeroed_array::ZeroedArray;
 use crate::sync::raw::AtomicU64;
 use crate::sys::copy::{self, Quarter};
+use crate::sys::memory::Pages;
 use crate::{FrameId, Grouped, PAGE_SHIFT, PAGE_SIZE};
 
 /// How many frames' worth of addresses windows may take, for each usable frame. They cost nothing
@@ -43,6 +44,8 @@ pub(crate) struct ArenaOptions {
     pub(crate) patience: u32,
     /// Holes of the arena, for windows: addresses besides those of the usable frames.
     pub(crate) holes: u32,
+    /// The pages of the host that are to back the frames.
+    pub(crate) pages: Pages,
 }
 
 impl ArenaOptions {
@@ -54,6 +57,7 @@ impl ArenaOptions {
             reserve: DEFAULT_RESERVE.min(frames / 8),
             patience: DEFAULT_PATIENCE,
             holes: frames.saturating_mul(HOLES_PER_FRAME),
+            pages: Pages::Huge,
         }
     }
 }
@@ -109,6 +113,7 @@ impl Frames {
             reserve,
             patience,
             holes,
+            pages,
         } = options;
         if frames == 0 || frames > MAX_FRAMES {
             return Err(ArenaError::Size { frames });
@@ -132,7 +137,7 @@ impl Frames {
         metas[FrameId::ZERO.index()].set_kind(Kind::Zero);
         let allocator = Allocator::new(&metas, usable, reserve);
         allocator.with_lists(|buddy| {
-            buddy.huge = HugeParts::new(&arena, usable);
+            buddy.huge = HugeParts::new(&arena, usable, pages);
             buddy.by_metas = HoleCounts::new(all, usable, METAS_PER_PAGE.ilog2() as u8);
         });
         Ok(Frames {

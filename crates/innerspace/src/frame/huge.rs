@@ -26,26 +26,27 @@ const PARTS: u32 = 8192;
 pub(super) struct HugeParts {
     /// The frames of each part that are holes or about to become some.
     pub(super) holes: HoleCounts,
-    /// Whether the host refused the advice, so that no part has huge pages.
-    refused: bool,
+    /// Whether no part has huge pages: none were asked for, or the host refused the advice.
+    only_small: bool,
 }
 
 impl HugeParts {
     /// Makes the parts of an arena in which all frames from `end` on are holes, and gives the
     /// advice.
-    pub(super) fn new(arena: &Arena, end: u32) -> HugeParts {
+    pub(super) fn new(arena: &Arena, end: u32, pages: Pages) -> HugeParts {
         let all = arena.frames();
         let order = all.div_ceil(PARTS).next_power_of_two().trailing_zeros();
         let order = order.max((HUGE_PAGE / PAGE_SIZE).trailing_zeros()) as u8;
-        let whole = match end == all {
-            true => all,
-            false => end >> order << order,
+        let whole = match pages {
+            Pages::Small => 0,
+            Pages::Huge if end == all => all,
+            Pages::Huge => end >> order << order,
         };
         arena.advise(0..whole, Pages::Huge);
         arena.advise(whole..all, Pages::Small);
         HugeParts {
             holes: HoleCounts::new(all, end, order),
-            refused: false,
+            only_small: pages == Pages::Small,
         }
     }
 
@@ -56,10 +57,10 @@ impl HugeParts {
 
     /// Counts frames that are about to become holes. Their memory is given back only after this.
     pub(super) fn lose(&mut self, arena: &Arena, frames: Range<u32>) {
-        let refused = &mut self.refused;
+        let only_small = &mut self.only_small;
         self.holes.lose(frames, |part, before| {
-            if before == 0 && !*refused && !arena.advise(part, Pages::Small) {
-                *refused = true;
+            if before == 0 && !*only_small && !arena.advise(part, Pages::Small) {
+                *only_small = true;
                 arena.advise(0..arena.frames(), Pages::Small);
             }
         });
@@ -67,9 +68,9 @@ impl HugeParts {
 
     /// Counts holes that became frames. They are used only after this.
     pub(super) fn gain(&mut self, arena: &Arena, frames: Range<u32>) {
-        let refused = self.refused;
+        let only_small = self.only_small;
         self.holes.gain(frames, |part, left| {
-            if left == 0 && !refused {
+            if left == 0 && !only_small {
                 arena.advise(part, Pages::Huge);
             }
         });

@@ -231,6 +231,31 @@ fn no_hole_has_memory_of_the_host() {
     frames.validate();
 }
 
+/// Neither at first nor where frames come to lie in a window.
+#[test]
+#[cfg(all(target_os = "linux", not(any(portable, miri))))]
+fn an_arena_of_small_pages_backs_no_more_than_what_was_touched() {
+    use crate::sys::memory::Pages;
+
+    let frames = Frames::new(&ArenaOptions {
+        pages: Pages::Small,
+        ..ArenaOptions::new(8 * 512)
+    })
+    .unwrap();
+    let touch = |block: &mut OwnedFrame<'_>| block.bytes_mut().fill(1);
+    let resident = || frames.arena.resident(0..frames.arena_frames());
+    let blocks = || frames.alloc(0, Source::Ordinary).unwrap();
+    let mut live: Vec<_> = (0..1024).map(|_| blocks()).collect();
+    live.iter_mut().step_by(128).for_each(touch);
+    assert!(resident() <= 8, "{} pages", resident());
+    let mut window = frames.window(0, live.len() as u64).unwrap();
+    live = window.place(live);
+    live.iter_mut().step_by(128).for_each(touch);
+    assert!(resident() <= 8, "{} pages in a window", resident());
+    drop((window, live));
+    frames.validate();
+}
+
 /// Metadata is charged for once for each frame, and frames may come to lie at any address.
 // spec: M18
 #[test]
