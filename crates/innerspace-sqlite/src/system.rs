@@ -25,8 +25,8 @@ use crate::uri::Wishes;
 /// The limit of a memory for which none was given: 64 MiB.
 pub(crate) const DEFAULT_LIMIT: u64 = 64 << 20;
 
-/// Creates the memory of the databases. SQLite reads pages of a few KiB all over a file, so it gains
-/// nothing by huge pages and would wait for each of them to be cleared.
+/// Creates the memory of the databases. SQLite reads pages of a few KiB all over a file, so it
+/// gains nothing by huge pages and would wait for each of them to be cleared.
 pub(crate) fn new_memory(limit: u64) -> Result<Memory, MemoryError> {
     Memory::builder(limit).huge_pages(false).build()
 }
