@@ -23,7 +23,7 @@ use crate::cache::lookup::batch::{
     BATCH, drop_batch, forget_clean, lock_batch, lock_stable, remove_blocks,
 };
 use crate::cache::lookup::block::Locked;
-use crate::cache::lookup::get::{Get, Got};
+use crate::cache::lookup::get::Get;
 use crate::cache::map::mappers::Revoke;
 use crate::cache::wait::Wait;
 use crate::cache::write::in_place::{clear_tail_before, zero_tail};
@@ -152,7 +152,7 @@ fn cut_tail(core: &FileCore, size: u64) -> Result<(), FileError> {
     core.blocks.tail_left.store(true, Ordering::Release);
     // Faults look at `tail_left` with `invalidate` held shared, and install with the block locked.
     let block = size >> core.block_shift();
-    if let Ok(Got::Locked(locked)) = core.get_page(block, Get::LOCK)
+    if let Ok(Some(locked)) = core.find_lock(block, Get::NONE)
         && locked.meta().hold.load().mapped() > 0
     {
         let last = size / PAGE_SIZE as u64;

@@ -18,7 +18,7 @@ use crate::cache::dirty::marks::{count_behind, dirty_entry, list_flushable, mark
 use crate::cache::dirty::sync_turns::Running;
 use crate::cache::errors::{FileError, StoreAction, store_panicked};
 use crate::cache::lookup::block::Locked;
-use crate::cache::lookup::get::{Get, Got};
+use crate::cache::lookup::get::Get;
 use crate::cache::wait::Wait;
 use crate::store::{Accepted, SyncWhat};
 use crate::sync::failpoint;
@@ -108,16 +108,13 @@ pub(crate) fn take_doubted_back(core: &FileCore, mode: Wait) {
     if core.id.accepted == Accepted::Kept {
         return;
     }
-    let get = match mode {
-        Wait::Yes => Get::LOCK,
-        Wait::No => Get::LOCK | Get::NOWAIT,
-    };
+    let get = Get::waiting(mode);
     let doubted = core.dirty().doubted();
     failpoint!(DoubtListed);
     for block in doubted.into_iter().flatten() {
         // If this fails, the block was removed from the file and is no longer in doubt, or
         // another thread has its lock.
-        if let Ok(Got::Locked(locked)) = core.get_page(block, get) {
+        if let Ok(Some(locked)) = core.find_lock(block, get) {
             // Another thread may have made the block dirty again, or another block may be in
             // its place. The answer is only stable under the lock.
             if !core.dirty().is_doubted(block) {

@@ -17,7 +17,7 @@ use crate::cache::dirty::index::{Dirty, WriteReason, WriteRules};
 use crate::cache::dirty::marks::{count_behind, count_clean, count_dirty, list_flushable, rules};
 use crate::cache::errors::{FileError, StoreAction, store_panicked};
 use crate::cache::lookup::block::{BlockRef, Locked};
-use crate::cache::lookup::get::{Get, Got};
+use crate::cache::lookup::get::Get;
 use crate::cache::map::mappers::Revoke;
 use crate::cache::wait::Wait;
 use crate::cache::write::in_place::zero_past_end;
@@ -242,11 +242,11 @@ fn write_run(
     let mut locked: Vec<Locked<'_>> = Vec::with_capacity(run.len());
     let mut next = run[0];
     for &block in run {
-        let may_sleep = locked.is_empty() && mode == Wait::Yes;
-        match lock_dirty(core, block, may_sleep) {
-            Some(Some(one)) => locked.push(one),
+        let wait = if locked.is_empty() { mode } else { Wait::No };
+        match lock_dirty(core, block, wait) {
+            Ok(Some(one)) => locked.push(one),
             // The block is not dirty any more: the run ends here, or begins later.
-            Some(None) if locked.is_empty() => {}
+            Ok(None) if locked.is_empty() => {}
             _ => break,
         }
         next = block + 1;
@@ -272,31 +272,19 @@ fn write_run(
     (end, short)
 }
 
-/// Locks a block that is dirty and stable. Returns `Some(None)` if it is not dirty, and `None` if
-/// this would have to wait for its lock or for a write of it.
-fn lock_dirty(core: &FileCore, block: u64, may_sleep: bool) -> Option<Option<Locked<'_>>> {
-    let get = if may_sleep {
-        Get::LOCK
-    } else {
-        Get::LOCK | Get::NOWAIT
+/// Locks a block that is dirty, when it is stable. Returns `None` if it is not dirty. May fail with
+/// "would block".
+fn lock_dirty(core: &FileCore, block: u64, wait: Wait) -> Result<Option<Locked<'_>>, FileError> {
+    let is_dirty = |one: &Locked<'_>| one.meta().flags.load().contains(FlagSet::DIRTY);
+    let locked = core.find_lock(block, Get::waiting(wait))?;
+    let Some(locked) = locked.filter(is_dirty) else {
+        return Ok(None);
     };
-    match core.get_page(block, get) {
-        Ok(Got::Locked(locked)) => {
-            let flags = locked.meta().flags.load();
-            if !flags.contains(FlagSet::DIRTY) {
-                return Some(None);
-            }
-            if flags.contains(FlagSet::WRITEBACK) {
-                if !may_sleep {
-                    return None;
-                }
-                locked.wait_stable();
-            }
-            Some(Some(locked))
-        }
-        Ok(_) => Some(None),
-        Err(_) => None,
+    if wait == Wait::No && !locked.is_stable() {
+        return Err(core.would_block_in(block));
     }
+    locked.wait_stable();
+    Ok(Some(locked))
 }
 
 /// Takes the right to store through mappings away from locked blocks, with one grace period for

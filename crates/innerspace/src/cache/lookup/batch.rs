@@ -6,6 +6,7 @@ use crate::cache::core::FileCore;
 use crate::cache::dirty::marks::forget_dirty;
 use crate::cache::dirty::sync::retain_synced;
 use crate::cache::lookup::block::Locked;
+use crate::cache::lookup::get::Get;
 use crate::cache::map::mappers::Revoke;
 use crate::frame::{Dropped, FlagSet};
 use crate::sync::failpoint;
@@ -65,7 +66,7 @@ pub(crate) fn lock_batch<'f>(core: &'f FileCore, next: &mut u64, end: u64) -> Ve
 
 pub(crate) fn lock_stable(core: &FileCore, block: u64) -> Option<Locked<'_>> {
     // An error means that the block's fill failed and took the block away.
-    let locked = core.find_lock(block).ok().flatten()?;
+    let locked = core.find_lock(block, Get::NONE).ok().flatten()?;
     locked.wait_stable();
     Some(locked)
 }

@@ -133,9 +133,14 @@ impl<'f> Locked<'f> {
         self.held().block
     }
 
+    /// Whether no write of the block is under way.
+    pub(crate) fn is_stable(&self) -> bool {
+        !self.meta().flags.load().contains(FlagSet::WRITEBACK)
+    }
+
     /// Waits until no write of the block is under way.
     pub(crate) fn wait_stable(&self) {
-        if self.meta().flags.load().contains(FlagSet::WRITEBACK) {
+        if !self.is_stable() {
             self.held().wait(Bit::Writeback);
         }
     }

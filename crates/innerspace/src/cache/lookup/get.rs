@@ -1,4 +1,5 @@
-//! The one lookup: [`FileCore::get_page`] with its flags, and thin wrappers around it.
+//! The one lookup: [`FileCore::lookup`], which finds a block, and [`FileCore::find_lock`], which
+//! also locks it, as its flags say. The flags say how a missing block is made, too.
 //!
 //! A lookup walks the index in a section, takes a reference to the frame that it finds, and reads
 //! the slot again. If the word is still the same, the frame was this block when the reference was
@@ -16,7 +17,7 @@ use crate::cache::index::spare_nodes::SpareNodes;
 use crate::cache::index::{Inserted, Word};
 use crate::cache::lookup::block::{AfterUse, BlockRef, INDEX_AND_USER, Locked, NewBlock};
 use crate::cache::wait::Wait;
-use crate::frame::{Bit, Dropped, FlagSet, HeldOf, Uses};
+use crate::frame::{Dropped, FlagSet, HeldOf, Uses};
 use crate::reclaim::{AllocMode, Evictable, PoolFrame, Refault, Retired};
 use crate::sync::atomic::Ordering;
 use crate::sync::{Backoff, interleave, raw};
@@ -27,24 +28,22 @@ use crate::units::{FrameId, PAGE_SIZE, PageCount};
 pub(crate) struct Get(u16);
 
 impl Get {
-    /// Only find the block.
+    /// Nothing special.
     pub(crate) const NONE: Get = Get(0);
     /// Mark the block accessed; a new block starts referenced.
     pub(crate) const ACCESSED: Get = Get(1 << 0);
-    /// Return the block locked.
-    pub(crate) const LOCK: Get = Get(1 << 1);
     /// The caller will make the block dirty, so a refault does not activate it.
-    pub(crate) const WRITE: Get = Get(1 << 3);
+    pub(crate) const WRITE: Get = Get(1 << 1);
     /// Never sleep.
-    pub(crate) const NOWAIT: Get = Get(1 << 4);
+    pub(crate) const NOWAIT: Get = Get(1 << 2);
     /// Allocate without starting I/O.
-    pub(crate) const NOIO: Get = Get(1 << 5);
+    pub(crate) const NOIO: Get = Get(1 << 3);
     /// Wait until no write of the block is under way.
-    pub(crate) const STABLE: Get = Get(1 << 6);
+    pub(crate) const STABLE: Get = Get(1 << 4);
     /// Evict the block after use unless it was used in another way as well.
-    pub(crate) const DONTCACHE: Get = Get(1 << 8);
+    pub(crate) const DONTCACHE: Get = Get(1 << 5);
     /// The block is read ahead of any use.
-    pub(crate) const AHEAD: Get = Get(1 << 9);
+    pub(crate) const AHEAD: Get = Get(1 << 6);
 
     /// Whether all flags of `other` are set.
     #[inline]
@@ -99,17 +98,6 @@ pub(crate) enum Basis {
     },
 }
 
-/// The result of a lookup.
-#[derive(Debug)]
-pub(crate) enum Got<'f> {
-    /// The block is not cached.
-    Absent,
-    /// The block, with a reference.
-    Held(BlockRef<'f>),
-    /// The block, with a reference, locked, up to date and still in its file.
-    Locked(Locked<'f>),
-}
-
 /// The length at which a copy begins to displace the lookaside table from the processor's cache.
 const MUCH: usize = PAGE_SIZE / 4;
 
@@ -141,22 +129,24 @@ impl Drop for Unlisted<'_> {
 }
 
 impl FileCore {
-    /// Looks a block up, as the flags say (see [`Get`]). All lookups come here.
-    pub(crate) fn get_page(&self, block: u64, get: Get) -> Result<Got<'_>, FileError> {
+    /// Looks a block up and locks it as the flags say (see [`Get`]), if it is cached.
+    pub(crate) fn find_lock(&self, block: u64, get: Get) -> Result<Option<Locked<'_>>, FileError> {
         while let Some(held) = self.lookup(block) {
-            if let Some(got) = self.take_found(held, get)? {
-                return Ok(got);
+            let Some(locked) = self.lock_found(held, get)? else {
+                continue;
+            };
+            if get.has(Get::STABLE) {
+                if get.has(Get::NOWAIT) && !locked.is_stable() {
+                    return Err(self.would_block_in(block));
+                }
+                locked.wait_stable();
             }
+            if get.has(Get::ACCESSED) {
+                self.pool.mark_accessed(locked.frame());
+            }
+            return Ok(Some(locked));
         }
-        Ok(Got::Absent)
-    }
-
-    /// Looks a block up and locks it, if it is cached.
-    pub(crate) fn find_lock(&self, block: u64) -> Result<Option<Locked<'_>>, FileError> {
-        match self.get_page(block, Get::LOCK)? {
-            Got::Locked(locked) => Ok(Some(locked)),
-            _ => Ok(None),
-        }
+        Ok(None)
     }
 
     /// Returns the frame that is cached for the block now, if a guess or one look in a short
@@ -259,47 +249,6 @@ impl FileCore {
             }
         };
         word == Word::Block(frame)
-    }
-
-    /// Treats a found block as `get` says. Returns `None` if the block went away, and the caller
-    /// has to look again.
-    fn take_found<'f>(
-        &'f self,
-        held: BlockRef<'f>,
-        get: Get,
-    ) -> Result<Option<Got<'f>>, FileError> {
-        let block = held.block;
-        let got = if get.has(Get::LOCK) {
-            match self.lock_found(held, get)? {
-                Some(locked) => Got::Locked(locked),
-                None => return Ok(None),
-            }
-        } else {
-            Got::Held(held)
-        };
-        let meta = match &got {
-            Got::Locked(locked) => locked.meta(),
-            Got::Held(held) => held.meta(),
-            Got::Absent => return Ok(Some(got)),
-        };
-        if get.has(Get::STABLE) && meta.flags.load().contains(FlagSet::WRITEBACK) {
-            if get.has(Get::NOWAIT) {
-                return Err(self.would_block_in(block));
-            }
-            match &got {
-                Got::Locked(locked) => locked.wait_stable(),
-                Got::Held(held) => held.wait(Bit::Writeback),
-                Got::Absent => {}
-            }
-        }
-        if get.has(Get::ACCESSED) {
-            match &got {
-                Got::Locked(locked) => self.pool.mark_accessed(locked.frame()),
-                Got::Held(held) => self.pool.mark_accessed(held.frame),
-                Got::Absent => {}
-            }
-        }
-        Ok(Some(got))
     }
 
     /// Locks a found block. Returns `None` if it is no longer the file's.

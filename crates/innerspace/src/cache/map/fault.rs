@@ -14,7 +14,7 @@ use crate::cache::errors::FileError;
 use crate::cache::file::inner::FileInner;
 use crate::cache::index::Word;
 use crate::cache::lookup::block::Locked;
-use crate::cache::lookup::get::{Get, Got};
+use crate::cache::lookup::get::Get;
 use crate::cache::read::content::known_content;
 use crate::cache::read::fill::{Filled, Miss};
 use crate::cache::read::holes::Content;
@@ -163,7 +163,7 @@ fn fault_block_steady(
 ) -> Result<FaultPage, FileError> {
     let block = page >> core.id.order;
     let would_block = || core.would_block(page << PAGE_SHIFT);
-    let mut get = Get::LOCK | Get::waiting(wait);
+    let mut get = Get::waiting(wait);
     if wait == Wait::No && kind == FaultKind::Write {
         get = get | Get::STABLE;
     }
@@ -189,15 +189,15 @@ fn fault_block_steady(
             }
         }
         // The block is not marked as used: the mapping's accessed bit will tell.
-        match core.get_page(block, get)? {
-            Got::Locked(locked) if wait == Wait::Yes && locked.meta().uses.has(Uses::AHEAD) => {
+        match core.find_lock(block, get)? {
+            Some(locked) if wait == Wait::Yes && locked.meta().uses.has(Uses::AHEAD) => {
                 // `note_ahead` is called with nothing locked, since the next window takes
                 // memory.
                 let held = locked.unlock();
                 drop(steady);
                 core.note_ahead(&held, &core.stream);
             }
-            Got::Locked(locked) => match prepare(core, locked, kind, &mut spare) {
+            Some(locked) => match prepare(core, locked, kind, &mut spare) {
                 Some((locked, barrier)) => {
                     let block = LockedBlock::new(shared, locked, barrier);
                     return Ok(FaultPage::Block(block));
@@ -210,7 +210,7 @@ fn fault_block_steady(
                     spare = Some(core.alloc(AllocMode::Wait)?);
                 }
             },
-            _ => {
+            None => {
                 let filled = match wait {
                     Wait::Yes => {
                         let miss = Miss {

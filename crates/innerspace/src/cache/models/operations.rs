@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use crate::cache::core::validate::validate;
+use crate::cache::lookup::get::Get;
 use crate::cache::{Cache, FileAccess, FileError, FileOptions, PagedFile};
 use crate::reclaim::{Pool, PoolOptions, Retired, Step};
 use crate::store::{MemoryStore, Store};
@@ -231,7 +232,7 @@ fn shuttle_a_lock_beside_a_truncation() {
             thread::spawn(move || file.set_len(0).unwrap())
         };
         let core = file.inner().core();
-        if let Some(locked) = core.find_lock(0).unwrap() {
+        if let Some(locked) = core.find_lock(0, Get::NONE).unwrap() {
             assert!(
                 core.is_still(0, locked.frame()),
                 "locked, and not the file's"

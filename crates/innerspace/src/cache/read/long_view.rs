@@ -60,7 +60,7 @@ use crate::cache::core::handle::Handle;
 use crate::cache::errors::FileError;
 use crate::cache::index::spare_nodes::SpareNodes;
 use crate::cache::lookup::block::{BlockRef, NewBlock};
-use crate::cache::lookup::get::{Basis, Get, Got};
+use crate::cache::lookup::get::{Basis, Get};
 use crate::cache::read::content::content;
 use crate::cache::read::fill::Miss;
 use crate::cache::read::holes::Content;
@@ -285,7 +285,7 @@ fn end_writes(core: &FileCore, blocks: Range<u64>) -> Result<(), FileError> {
     for block in blocks {
         let held = core.lookup(block);
         if held.is_some_and(|held| held.meta().hold.load().is_wmapped())
-            && let Some(locked) = core.find_lock(block)?
+            && let Some(locked) = core.find_lock(block, Get::NONE)?
         {
             end_write_mappings(core, &locked);
         }
@@ -367,8 +367,7 @@ impl<'f> LineUp<'f> {
                 if block == self.placed && self.frames.is_empty() {
                     self.take_frames()?;
                 }
-                let get = Get::LOCK | Get::STABLE;
-                if let Got::Locked(locked) = self.core.get_page(block, get)? {
+                if let Some(locked) = self.core.find_lock(block, Get::STABLE)? {
                     end_write_mappings(self.core, &locked);
                     let locked = match block == self.placed {
                         true => {

@@ -175,7 +175,7 @@ impl Handle {
                 return Err(core.would_block(start));
             }
             core.check_not_reentrant()?;
-            let Some(locked) = core.find_lock(block)? else {
+            let Some(locked) = core.find_lock(block, Get::NONE)? else {
                 continue;
             };
             end_write_mappings(core, &locked);

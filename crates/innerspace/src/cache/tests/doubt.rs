@@ -5,6 +5,7 @@ use super::syncing::{count, fail_sync, is_failed_sync, lose, written};
 use super::*;
 use crate::cache::core::validate::validate;
 use crate::cache::dirty::sync::{sync_before_eviction, sync_store, take_doubted_back};
+use crate::cache::lookup::get::Get;
 use crate::cache::wait::Wait;
 use crate::frame::FlagSet;
 use crate::group::GroupId;
@@ -154,7 +155,7 @@ fn an_invalidation_keeps_what_a_sync_for_eviction_has_left_in_doubt() {
         core(&file).flush(&EVERYTHING);
         store.add(fail_sync());
         // The sync does not wait for the lock, so the block stays in doubt.
-        let locked = core(&file).find_lock(1).unwrap().unwrap();
+        let locked = core(&file).find_lock(1, Get::NONE).unwrap().unwrap();
         sync_before_eviction(core(&file), &[locked.frame()], true);
         drop(locked);
         assert_eq!(store.inner().to_vec()[size as usize], byte_at(size), "lost");

@@ -4,7 +4,7 @@ use super::*;
 use crate::cache::FileError;
 use crate::cache::core::validate::validate;
 use crate::cache::lookup::block::NewBlock;
-use crate::cache::lookup::get::{Basis, Get, Got};
+use crate::cache::lookup::get::{Basis, Get};
 use crate::frame::{FlagSet, HoldState, Kind, TAGGED_BYTES};
 use crate::group::Reclaimer;
 use crate::reclaim::{AllocMode, EvictionPolicy};
@@ -41,7 +41,7 @@ enum Made<'f> {
 
 fn get_or_create(core: &FileCore, block: u64, get: Get) -> Result<Made<'_>, FileError> {
     loop {
-        if let Got::Locked(_) = core.get_page(block, Get::LOCK | get)? {
+        if core.find_lock(block, get)?.is_some() {
             return Ok(Made::Found);
         }
         if let Some(new) = core.create(block, get)? {
@@ -80,7 +80,10 @@ fn of_two_creates_at_one_index_the_second_finds_the_first() {
     let second = {
         let core = core.clone();
         thread::spawn(move || {
-            let locked = core.find_lock(300).unwrap().expect("it is being made");
+            let locked = core
+                .find_lock(300, Get::NONE)
+                .unwrap()
+                .expect("it is being made");
             locked.frame()
         })
     };
@@ -102,10 +105,10 @@ fn a_lock_that_comes_after_a_truncation_is_no_lock_of_the_file() {
         let file = open(&cache, &patterned(2 * size), &options(size));
         file.view(0..1).unwrap();
         let core = core(&file).clone();
-        let locked = core.find_lock(0).unwrap().expect("it is cached");
+        let locked = core.find_lock(0, Get::NONE).unwrap().expect("it is cached");
         let waiter = {
             let core = core.clone();
-            thread::spawn(move || core.find_lock(0).unwrap().is_some())
+            thread::spawn(move || core.find_lock(0, Get::NONE).unwrap().is_some())
         };
         while !locked.meta().flags.load().contains(FlagSet::WAITERS) {
             thread::yield_now();
@@ -131,8 +134,8 @@ fn nowait_answers_at_once_and_leaks_nothing() {
         let file = open(&cache, &patterned(4 * blocks * size), &options(size));
         file.view(0..1).unwrap();
         let core = core(&file);
-        let locked = core.find_lock(0).unwrap().unwrap();
-        let error = core.get_page(0, Get::LOCK | Get::NOWAIT).unwrap_err();
+        let locked = core.find_lock(0, Get::NONE).unwrap().unwrap();
+        let error = core.find_lock(0, Get::NOWAIT).unwrap_err();
         assert!(error.would_block());
         assert!(grab_nowait(core, 0).unwrap_err().would_block());
         drop(locked);
@@ -167,14 +170,12 @@ fn create_locks_and_a_plain_look_does_not() {
         drop(new); // given up: the block is taken out again
         assert!(core.lookup(0).is_none());
         file.view(size..size + 1).unwrap();
-        let Got::Held(held) = core.get_page(1, Get::NONE).unwrap() else {
-            panic!("locked")
-        };
+        let held = core.lookup(1).expect("it was viewed");
         assert!(held.is_up_to_date() && !held.meta().flags.load().contains(FlagSet::LOCKED));
         drop(held);
         assert!(core.create(1, Get::NONE).unwrap().is_none());
-        assert!(core.find_lock(1).unwrap().is_some());
-        assert!(core.find_lock(2).unwrap().is_none());
+        assert!(core.find_lock(1, Get::NONE).unwrap().is_some());
+        assert!(core.find_lock(2, Get::NONE).unwrap().is_none());
     }
 }
 

@@ -196,7 +196,7 @@ fn an_append_that_would_block_has_changed_nothing() {
         file.view(2 * size..2 * size + 10).unwrap();
         let unchanged = || {
             assert_eq!((file.len(), core(&file).dirty_blocks()), (at, 0));
-            let last = core(&file).find_lock(2).unwrap().unwrap();
+            let last = core(&file).find_lock(2, Get::NONE).unwrap().unwrap();
             let mut behind = [1; 50];
             let frames = core(&file).frames();
             frames.copy_out(last.frame(), size as usize - 50, &mut behind);
@@ -205,7 +205,7 @@ fn an_append_that_would_block_has_changed_nothing() {
         };
         // Each of these is in the way: the lock of the last block, a view of it, another append, a
         // cut.
-        let locked = core(&file).find_lock(2).unwrap().unwrap();
+        let locked = core(&file).find_lock(2, Get::NONE).unwrap().unwrap();
         would_block(file.try_append(&[7; 50]), 2 * size);
         drop(locked);
         unchanged();

@@ -16,7 +16,7 @@ use crate::cache::errors::FileError;
 use crate::cache::index::Inserted;
 use crate::cache::index::spare_nodes::SpareNodes;
 use crate::cache::lookup::block::Locked;
-use crate::cache::lookup::get::{Basis, Get, Got};
+use crate::cache::lookup::get::{Basis, Get};
 use crate::cache::wait::Wait;
 use crate::cache::write::new_blocks::{note_new, publish_complete, take_back};
 use crate::cache::write::write_at::{check_range, end_operation, write_all};
@@ -160,9 +160,9 @@ fn begin_block(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<FrameId, Fi
 /// Locks the file's last block, if it is cached, its lock is free, and it has no bytes past the end
 /// of the file, stored through a mapping, that have to be cleared.
 fn try_lock_last(core: &FileCore, offset: u64) -> Result<Locked<'_>, FileError> {
-    let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::STABLE | Get::NOWAIT;
-    match core.get_page(offset >> core.block_shift(), get)? {
-        Got::Locked(last) if !last.meta().hold.load().is_wmapped() => Ok(last),
+    let get = Get::ACCESSED | Get::WRITE | Get::STABLE | Get::NOWAIT;
+    match core.find_lock(offset >> core.block_shift(), get)? {
+        Some(last) if !last.meta().hold.load().is_wmapped() => Ok(last),
         _ => Err(core.would_block(offset)),
     }
 }

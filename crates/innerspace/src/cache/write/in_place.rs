@@ -6,7 +6,7 @@ use crate::cache::core::counters::count;
 use crate::cache::errors::FileError;
 use crate::cache::lookup::batch::forget_clean;
 use crate::cache::lookup::block::{INDEX_AND_USER, Locked};
-use crate::cache::lookup::get::{Get, Got};
+use crate::cache::lookup::get::Get;
 use crate::cache::map::mappers::Revoke;
 use crate::frame::{Dropped, FlagSet, Writing};
 use crate::reclaim::{AllocMode, PoolFrame};
@@ -130,7 +130,7 @@ pub(crate) fn zero_tail(core: &FileCore, size: u64) -> Result<(), FileError> {
         return Ok(());
     }
     loop {
-        let Got::Locked(mut locked) = core.get_page(block, Get::LOCK | Get::STABLE)? else {
+        let Some(mut locked) = core.find_lock(block, Get::STABLE)? else {
             return Ok(());
         };
         end_write_mappings(core, &locked);

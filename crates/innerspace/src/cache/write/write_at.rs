@@ -14,7 +14,7 @@ use crate::cache::dirty::marks::mark_dirty;
 use crate::cache::dirty::room::make_dirty_room;
 use crate::cache::errors::FileError;
 use crate::cache::lookup::block::Locked;
-use crate::cache::lookup::get::{Basis, Get, Got};
+use crate::cache::lookup::get::{Basis, Get};
 use crate::cache::read::content::content;
 use crate::cache::read::fill::{Filled, Miss};
 use crate::cache::read::holes::Content;
@@ -152,13 +152,13 @@ pub(crate) fn write_part(
     let block = offset >> core.block_shift();
     let start = core.inside_block(offset) as usize;
     let inside = start..start + source.len();
-    let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::STABLE | Get::waiting(wait);
+    let get = Get::ACCESSED | Get::WRITE | Get::STABLE | Get::waiting(wait);
     let mut spare = None;
     loop {
         // The epoch is read before the lookup: if a block is made from here on, the epoch
         // moves.
         let epoch = core.blocks.hole_epoch.load(Ordering::SeqCst);
-        if let Got::Locked(locked) = core.get_page(block, get)? {
+        if let Some(locked) = core.find_lock(block, get)? {
             if store_locked(core, locked, inside.clone(), source, &mut spare)? {
                 return Ok(());
             }
