@@ -12,7 +12,7 @@ use std::ops::Range;
 use super::entry::{Content, Entry, LARGE_PAGES, LARGE_SHIFT, Word};
 use super::grab::{self, Held, RangeWords, Step, Wanted, WhenLocked, WordAt, range_start};
 use super::waits::Waits;
-use crate::cache::index::{Index, Inserted, Word as IndexWord};
+use crate::cache::index::{Index, Word as IndexWord};
 use crate::cache::{SpareNodes, Wait};
 use crate::group::{Group, LimitError};
 use crate::reclaim::{AllocMode, Pool, Retired};
@@ -286,16 +286,16 @@ impl Entries {
         let node = own.nodes()[0];
         loop {
             let mut writer = self.upper.write();
-            let inserted = writer.insert(&self.pool.frames, key, node, spares.nodes());
+            let frames = &self.pool.frames;
+            let inserted = writer.insert(frames, key, &[node], spares.nodes(), &mut Vec::new());
             drop(writer);
-            match inserted {
-                Inserted::Done(_) => {
-                    own.nodes().clear();
-                    return Ok(());
-                }
-                Inserted::Occupied(_) => return Ok(()),
-                Inserted::NeedNodes(count) => spares.ensure(count, mode)?,
+            if inserted.blocks > 0 {
+                own.nodes().clear();
             }
+            let Some(count) = inserted.need_nodes else {
+                return Ok(());
+            };
+            spares.ensure(count, mode)?;
         }
     }
 

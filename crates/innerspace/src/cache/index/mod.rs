@@ -156,20 +156,9 @@ pub(crate) struct Counts {
     pub(crate) nodes: u64,
 }
 
-/// The result of an insertion.
+/// The result of an insertion of neighbouring blocks.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Inserted {
-    /// The block was inserted. This is the shadow that it replaced.
-    Done(Option<u64>),
-    /// Another block is there already, at this frame. Nothing was changed.
-    Occupied(FrameId),
-    /// Spare nodes are missing: this many are needed in all. Nothing was changed.
-    NeedNodes(usize),
-}
-
-/// The result of the insertion of a run of blocks.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct RunInserted {
+pub(crate) struct Inserted {
     /// The number of blocks that were inserted, from the first on.
     pub(crate) blocks: usize,
     /// The number of spare nodes that the next block needs, if some are missing. If this is `None`

@@ -58,15 +58,19 @@ impl Nodes for TestNodes {
     }
 }
 
-fn insert(index: &Index, nodes: &mut TestNodes, block: u64, frame: u32) -> Inserted {
-    let mut spares = Vec::new();
+/// Inserts one block with the nodes that it needs. Returns the shadow that it replaced, or `Err` if
+/// another block is there.
+fn insert(index: &Index, nodes: &mut TestNodes, block: u64, frame: u32) -> Result<Option<u64>, ()> {
+    let ids = [FrameId(frame)];
+    let (mut spares, mut shadows) = (Vec::new(), Vec::new());
     loop {
-        let result = index
-            .write()
-            .insert(nodes, block, FrameId(frame), &mut spares);
-        let Inserted::NeedNodes(need) = result else {
+        let mut writer = index.write();
+        let result = writer.insert(nodes, block, &ids, &mut spares, &mut shadows);
+        drop(writer);
+        let Some(need) = result.need_nodes else {
             nodes.free.append(&mut spares);
-            return result;
+            let done = result.blocks == 1;
+            return done.then(|| shadows.pop()).ok_or(());
         };
         while spares.len() < need {
             spares.push(nodes.take());
@@ -108,13 +112,10 @@ fn words_come_apart_as_they_were_put_together() {
 fn a_file_of_one_block_needs_no_node() {
     let mut nodes = TestNodes::new(0);
     let index = Index::default();
-    assert_eq!(insert(&index, &mut nodes, 0, 5), Inserted::Done(None));
+    assert_eq!(insert(&index, &mut nodes, 0, 5), Ok(None));
     assert_eq!(index.load(&nodes, 0), Word::Block(FrameId(5)));
     assert_eq!(index.load(&nodes, 1), Word::Empty);
-    assert_eq!(
-        insert(&index, &mut nodes, 0, 6),
-        Inserted::Occupied(FrameId(5))
-    );
+    assert_eq!(insert(&index, &mut nodes, 0, 6), Err(()));
     remove(&index, &mut nodes, 0, 5, None);
     assert_eq!(index.counts(), Counts::default());
 }
@@ -124,8 +125,8 @@ fn a_file_of_one_block_needs_no_node() {
 fn a_shadow_reads_as_absent_and_a_create_replaces_it() {
     let mut nodes = TestNodes::new(4);
     let index = Index::default();
-    insert(&index, &mut nodes, 3, 30);
-    insert(&index, &mut nodes, 4, 40);
+    insert(&index, &mut nodes, 3, 30).unwrap();
+    insert(&index, &mut nodes, 4, 40).unwrap();
     remove(&index, &mut nodes, 3, 30, Some(99));
     assert_eq!(index.load(&nodes, 3), Word::Shadow(99));
     assert_eq!(index.next_block(&nodes, 0, 10), Some((4, FrameId(40))));
@@ -138,7 +139,7 @@ fn a_shadow_reads_as_absent_and_a_create_replaces_it() {
         }
     );
     index.validate(&nodes);
-    assert_eq!(insert(&index, &mut nodes, 3, 31), Inserted::Done(Some(99)));
+    assert_eq!(insert(&index, &mut nodes, 3, 31), Ok(Some(99)));
     assert_eq!(
         index.counts(),
         Counts {
@@ -175,7 +176,7 @@ fn it_agrees_with_a_map_through_growth_and_removal() {
             }
             None if model.len() < 30 => {
                 let done = insert(&index, &mut nodes, block, step + 1);
-                assert!(matches!(done, Inserted::Done(_)));
+                assert!(done.is_ok());
                 model.insert(block, step + 1);
             }
             None => {
@@ -214,7 +215,7 @@ fn it_agrees_with_a_map_through_growth_and_removal() {
 fn a_block_that_moves_takes_its_tag_along() {
     let mut nodes = TestNodes::new(4);
     let index = Index::ranked(Rank::Index, Tags::of_file(1));
-    insert(&index, &mut nodes, 3, 30);
+    insert(&index, &mut nodes, 3, 30).unwrap();
     index.write().replace(&nodes, 3, FrameId(30), FrameId(31));
     let tag = index.tags().given(3).number();
     assert_eq!(nodes.tagged(), BTreeMap::from([(FrameId(31), tag)]));
@@ -245,7 +246,7 @@ fn a_run_goes_in_as_its_blocks_would_and_ends_at_one_that_is_there() {
             .collect();
         let (mut spares, mut shadows, mut done) = (Vec::new(), Vec::new(), 0);
         loop {
-            let inserted = index.write().insert_run(
+            let inserted = index.write().insert(
                 &nodes,
                 first + done as u64,
                 &ids[done..],
@@ -264,8 +265,8 @@ fn a_run_goes_in_as_its_blocks_would_and_ends_at_one_that_is_there() {
         let mut replaced = Vec::new();
         let one_by_one = (first..).zip(&ids).take_while(|(block, id)| {
             match insert(&singles, &mut single_nodes, *block, id.0) {
-                Inserted::Done(shadow) => replaced.extend(shadow),
-                _ => return false,
+                Ok(shadow) => replaced.extend(shadow),
+                Err(()) => return false,
             }
             true
         });
@@ -289,19 +290,23 @@ fn a_run_goes_in_as_its_blocks_would_and_ends_at_one_that_is_there() {
     }
 }
 
+/// Returns how many nodes an insertion asks for that has none.
+fn nodes_for(index: &Index, nodes: &TestNodes, block: u64) -> Option<usize> {
+    let (none, shadows) = (&mut Vec::new(), &mut Vec::new());
+    let refused = index
+        .write()
+        .insert(nodes, block, &[FrameId(1)], none, shadows);
+    assert_eq!(refused.blocks, 0);
+    refused.need_nodes
+}
+
 #[test]
 fn a_missing_node_is_asked_for_before_anything_changes() {
     let mut nodes = TestNodes::new(10);
     let index = Index::default();
-    let refused = index
-        .write()
-        .insert(&nodes, 513, FrameId(1), &mut Vec::new());
-    assert_eq!(refused, Inserted::NeedNodes(2));
-    insert(&index, &mut nodes, 0, 9);
-    let refused = index
-        .write()
-        .insert(&nodes, 513, FrameId(1), &mut Vec::new());
-    assert_eq!(refused, Inserted::NeedNodes(3));
+    assert_eq!(nodes_for(&index, &nodes, 513), Some(2));
+    insert(&index, &mut nodes, 0, 9).unwrap();
+    assert_eq!(nodes_for(&index, &nodes, 513), Some(3));
     assert_eq!(
         index.counts(),
         Counts {
@@ -310,7 +315,7 @@ fn a_missing_node_is_asked_for_before_anything_changes() {
             nodes: 0
         }
     );
-    insert(&index, &mut nodes, 513, 1);
+    insert(&index, &mut nodes, 513, 1).unwrap();
     assert_eq!(index.load(&nodes, 0), Word::Block(FrameId(9)));
     assert_eq!(
         index.counts(),

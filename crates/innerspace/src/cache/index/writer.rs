@@ -1,8 +1,8 @@
 //! Changes an index: inserts blocks with the nodes that they need, replaces and removes blocks.
 
 use super::{
-    Guarded, Inserted, MAX_HEIGHT, NODE_SHIFT, Nodes, RunInserted, Word, height_for, height_of,
-    is_live, position,
+    Guarded, Inserted, MAX_HEIGHT, NODE_SHIFT, Nodes, Word, height_for, height_of, is_live,
+    position,
 };
 use crate::frame::{Tag, Tags, tag};
 use crate::sync::MutexGuard;
@@ -24,100 +24,34 @@ impl<'a, T> IndexWriter<'a, T> {
         &mut self.guarded
     }
 
-    /// Puts `frame` at `block`, unless another block is there. Takes the nodes that it needs from
-    /// `spares`, in which they are zeroed and not linked yet.
-    pub(crate) fn insert(
-        &mut self,
-        nodes: &impl Nodes,
-        block: u64,
-        frame: FrameId,
-        spares: &mut Vec<FrameId>,
-    ) -> Inserted {
-        let bottom = self.bottom(nodes, block);
-        let slot = match bottom {
-            Some(node) => Some(&nodes.words(node)[position(block, 1)]),
-            None => self.find(nodes, block),
-        };
-        let before = slot.map(|slot| Word::decode(slot.load(Ordering::Relaxed)));
-        if let Some(Word::Block(other)) = before {
-            return Inserted::Occupied(other);
-        }
-        let (slot, parent) = match (slot, bottom) {
-            (Some(slot), Some(_)) => (slot, bottom),
-            _ => {
-                let need = self.missing_nodes(nodes, block);
-                if need > spares.len() {
-                    return Inserted::NeedNodes(need);
-                }
-                self.grow(nodes, block, spares);
-                self.make_path(nodes, block, spares)
-            }
-        };
-        let shadow = match Word::decode(slot.load(Ordering::Relaxed)) {
-            Word::Shadow(when) => {
-                self.guarded.counts.shadows -= 1;
-                Some(when)
-            }
-            _ => None,
-        };
-        self.put(nodes, slot, block, frame);
-        if let Some(parent) = parent {
-            nodes.set_live(parent, nodes.live(parent) + 1);
-        }
-        self.guarded.counts.blocks += 1;
-        Inserted::Done(shadow)
-    }
-
-    /// Puts `frame` at `block` if the slot is empty and its node exists. Otherwise returns false,
-    /// with nothing changed.
-    #[inline]
-    pub(crate) fn insert_without_nodes(
-        &mut self,
-        nodes: &impl Nodes,
-        block: u64,
-        frame: FrameId,
-    ) -> bool {
-        let Some(node) = self.bottom(nodes, block) else {
-            return false;
-        };
-        let slot = &nodes.words(node)[position(block, 1)];
-        if slot.load(Ordering::Relaxed) != Word::Empty.encode() {
-            return false;
-        }
-        self.put(nodes, slot, block, frame);
-        nodes.set_live(node, nodes.live(node) + 1);
-        self.guarded.counts.blocks += 1;
-        true
-    }
-
     /// Puts `frames` at `first` and after it, up to the first place where a block is already, with
-    /// one walk down for each node. The shadows that they replace are added to `shadows`.
-    pub(crate) fn insert_run(
+    /// one walk down for each node. Takes missing nodes from `spares`, in which they are zeroed and
+    /// not linked yet. The shadows that the blocks replace are added to `shadows`.
+    pub(crate) fn insert(
         &mut self,
         nodes: &impl Nodes,
         first: u64,
         frames: &[FrameId],
         spares: &mut Vec<FrameId>,
         shadows: &mut Vec<u64>,
-    ) -> RunInserted {
+    ) -> Inserted {
         let mut blocks = 0;
-        let mut need_nodes = None;
         while blocks < frames.len() {
             let (block, rest) = (first + blocks as u64, &frames[blocks..]);
-            let Some(node) = self.bottom(nodes, block) else {
+            let (slots, node) = match self.bottom(nodes, block) {
+                Some(node) => (&nodes.words(node)[position(block, 1)..], Some(node)),
                 // Nodes are missing, or the file has at most block 0.
-                match self.insert(nodes, block, rest[0], spares) {
-                    Inserted::Done(shadow) => shadows.extend(shadow),
-                    Inserted::Occupied(_) => break,
-                    Inserted::NeedNodes(count) => {
-                        need_nodes = Some(count);
-                        break;
+                None => {
+                    let need = self.missing_nodes(nodes, block);
+                    if need > spares.len() {
+                        let need_nodes = Some(need);
+                        return Inserted { blocks, need_nodes };
                     }
+                    self.grow(nodes, block, spares);
+                    let (slot, node) = self.make_path(nodes, block, spares);
+                    (std::slice::from_ref(slot), node)
                 }
-                blocks += 1;
-                continue;
             };
-            let slots = &nodes.words(node)[position(block, 1)..];
             let most = slots.len().min(rest.len());
             let before = shadows.len();
             let put = (block..)
@@ -132,7 +66,9 @@ impl<'a, T> IndexWriter<'a, T> {
                     true
                 });
             let put = put.count();
-            nodes.set_live(node, nodes.live(node) + put as u32);
+            if let Some(node) = node {
+                nodes.set_live(node, nodes.live(node) + put as u32);
+            }
             self.guarded.counts.blocks += put as u64;
             self.guarded.counts.shadows -= (shadows.len() - before) as u64;
             blocks += put;
@@ -140,7 +76,10 @@ impl<'a, T> IndexWriter<'a, T> {
                 break;
             }
         }
-        RunInserted { blocks, need_nodes }
+        Inserted {
+            blocks,
+            need_nodes: None,
+        }
     }
 
     /// Fills the slot of `block`.

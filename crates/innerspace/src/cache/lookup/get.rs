@@ -13,8 +13,8 @@ use std::ops::BitOr;
 use crate::cache::core::FileCore;
 use crate::cache::core::counters::count;
 use crate::cache::errors::FileError;
+use crate::cache::index::Word;
 use crate::cache::index::spare_nodes::SpareNodes;
-use crate::cache::index::{Inserted, Word};
 use crate::cache::lookup::block::{AfterUse, BlockRef, INDEX_AND_USER, Locked, NewBlock};
 use crate::cache::wait::Wait;
 use crate::frame::{Dropped, FlagSet, HeldOf, Uses};
@@ -369,31 +369,28 @@ impl FileCore {
         spares: &mut SpareNodes<'_>,
     ) -> Result<bool, FileError> {
         let unlisted = Unlisted(self, frame);
-        let shadow = loop {
-            match self.try_insert(block, frame, basis, spares) {
-                Some(Inserted::Done(shadow)) => break shadow,
-                None if self.is_closed() => return Err(self.closed()),
-                Some(Inserted::Occupied(_)) | None => return Ok(false),
-                Some(Inserted::NeedNodes(count)) => spares.ensure(count, get.alloc_mode())?,
+        let mut shadows = Vec::new();
+        loop {
+            let mut writer = self.blocks.index.write();
+            if self.is_closed() {
+                return Err(self.closed());
             }
-        };
+            if !self.holds(basis) {
+                return Ok(false);
+            }
+            let nodes = spares.nodes();
+            let inserted = writer.insert(self.frames(), block, &[frame], nodes, &mut shadows);
+            drop(writer);
+            match inserted.need_nodes {
+                Some(count) => spares.ensure(count, get.alloc_mode())?,
+                None if inserted.blocks > 0 => break,
+                None => return Ok(false),
+            }
+        }
         std::mem::forget(unlisted);
-        self.note_refault(frame, shadow, get);
+        self.note_refault(frame, shadows.pop(), get);
         self.pool.lru_add(frame);
         Ok(true)
-    }
-
-    /// Tries once to put a block into the index. Returns `None` if its basis is no longer true.
-    pub(crate) fn try_insert(
-        &self,
-        block: u64,
-        frame: FrameId,
-        basis: Basis,
-        spares: &mut SpareNodes<'_>,
-    ) -> Option<Inserted> {
-        let mut writer = self.blocks.index.write();
-        let holds = !self.is_closed() && self.holds(basis);
-        holds.then(|| writer.insert(self.frames(), block, frame, spares.nodes()))
     }
 
     /// Puts a block that comes back soon after its eviction on the active list, unless it is only

@@ -535,17 +535,21 @@ impl FileCore {
     /// blocks entered the index.
     #[inline]
     pub(crate) fn end_hole_moved(&self, blocks: Range<u64>) {
+        self.cut_known_hole(&blocks);
+        if !self.mappers.is_empty() {
+            self.end_visible_hole(blocks);
+        }
+    }
+
+    /// Forgets what is known of a hole where blocks were put.
+    #[inline]
+    pub(crate) fn cut_known_hole(&self, blocks: &Range<u64>) {
         let start = blocks.start << self.block_shift();
         // The store was never asked about the range past its end. Once it has grown, that range is
         // cut from the known hole.
         if start < self.blocks.stored.load(Ordering::Acquire) {
-            self.blocks
-                .extents
-                .lock()
-                .cut_hole(&(start..blocks.end << self.block_shift()));
-        }
-        if !self.mappers.is_empty() {
-            self.end_visible_hole(blocks);
+            let bytes = start..blocks.end << self.block_shift();
+            self.blocks.extents.lock().cut_hole(&bytes);
         }
     }
 

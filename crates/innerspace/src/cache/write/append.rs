@@ -9,23 +9,21 @@
 use crate::cache::core::FileCore;
 use crate::cache::core::gate::ROOMS;
 use crate::cache::dirty::flush::write_some;
+use crate::cache::dirty::index::DirtyIndex;
 use crate::cache::dirty::marks::mark_dirty;
 use crate::cache::dirty::room::make_dirty_room;
 use crate::cache::dirty::sync::sync_for_room;
 use crate::cache::errors::FileError;
-use crate::cache::index::Inserted;
-use crate::cache::index::spare_nodes::SpareNodes;
 use crate::cache::lookup::block::Locked;
 use crate::cache::lookup::get::{Basis, Get};
 use crate::cache::wait::Wait;
-use crate::cache::write::new_blocks::{note_new, publish_complete, take_back};
+use crate::cache::write::new_blocks::{insert_complete, publish_complete};
 use crate::cache::write::write_at::{check_range, end_operation, write_all};
 use crate::exec::reentry::FileLocked;
 use crate::frame::Writing;
 use crate::reclaim::{AllocMode, note_failure};
 use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
-use crate::units::FrameId;
 
 /// Writes all of `bytes` at the end of the file, and returns their offset. If the append finds no
 /// memory half-way, it frees some of the file's own blocks and continues. So only a store that
@@ -107,13 +105,21 @@ fn append_nonblocking(core: &FileCore, bytes: &[u8]) -> Result<u64, FileError> {
     Ok(offset)
 }
 
+/// Makes a block at `offset`, where the file ends. Fails if the store has more bytes than that, or
+/// if there is a mapping, which may show a hole there that would first have to be taken away.
 fn append_block(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
-    let begun = begin_block(core, offset, bytes)?;
-    let put = put_behind(core, begun, offset, offset + bytes.len() as u64);
-    if put.is_err() {
-        take_back(core, begun);
+    let mut owned = core.alloc(AllocMode::NoWait)?;
+    let (into, rest) = owned.bytes_mut().split_at_mut(bytes.len());
+    into.copy_from_slice(bytes);
+    rest.fill(0);
+    let block = offset >> core.block_shift();
+    let frame = publish_complete(core, owned, block);
+    let end = offset + bytes.len() as u64;
+    let may = |_: &DirtyIndex| core.mappers.is_empty() && core.holds(Basis::StoredUpTo(end));
+    match insert_complete(core, block, &[frame], end, AllocMode::NoWait, may) {
+        (1, _) => Ok(()),
+        (_, result) => result.and(Err(core.would_block(offset))),
     }
-    put
 }
 
 fn append_inside(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
@@ -141,22 +147,6 @@ fn append_inside(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<(), FileE
     Ok(())
 }
 
-/// Makes a complete block with these bytes, which no other thread can find yet.
-fn begin_block(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<FrameId, FileError> {
-    // A mapping may show a hole there, which would first have to be taken away.
-    if !core.mappers.is_empty() {
-        return Err(core.would_block(offset));
-    }
-    let mut owned = core.alloc(AllocMode::NoWait)?;
-    let (into, rest) = owned.bytes_mut().split_at_mut(bytes.len());
-    into.copy_from_slice(bytes);
-    rest.fill(0);
-    let frame = publish_complete(core, owned, offset >> core.block_shift());
-    // From here on reclaim may find the block, but sees that it is not (yet) in the index.
-    core.pool.lru_add(frame);
-    Ok(frame)
-}
-
 /// Locks the file's last block, if it is cached, its lock is free, and it has no bytes past the end
 /// of the file, stored through a mapping, that have to be cleared.
 fn try_lock_last(core: &FileCore, offset: u64) -> Result<Locked<'_>, FileError> {
@@ -165,42 +155,4 @@ fn try_lock_last(core: &FileCore, offset: u64) -> Result<Locked<'_>, FileError> 
         Some(last) if !last.meta().hold.load().is_wmapped() => Ok(last),
         _ => Err(core.would_block(offset)),
     }
-}
-
-/// Puts a complete block at `offset`, and makes the file `end` bytes long. Fails if another thread
-/// was first, if the store has more bytes than that, or if there is now a mapping, which may have
-/// shown a hole there.
-fn put_behind(core: &FileCore, frame: FrameId, offset: u64, end: u64) -> Result<(), FileError> {
-    let block = offset >> core.block_shift();
-    let mut spares = SpareNodes::new(&core.pool, core.id.group.id());
-    let shadow = loop {
-        let mut writer = core.blocks.index.write();
-        // Under the mutex, these conditions stay true until the block is in.
-        let may =
-            !core.is_closed() && core.mappers.is_empty() && core.holds(Basis::StoredUpTo(end));
-        if !may {
-            return Err(core.would_block(offset));
-        }
-        match writer.insert(core.frames(), block, frame, spares.nodes()) {
-            Inserted::Done(shadow) => {
-                note_new(core, writer.guarded(), block..block + 1, end);
-                break shadow;
-            }
-            Inserted::Occupied(_) => return Err(core.would_block(offset)),
-            Inserted::NeedNodes(count) => {
-                drop(writer);
-                spares.ensure(count, AllocMode::NoWait)?;
-            }
-        }
-    };
-    if let Some(evicted_at) = shadow {
-        // The block is written, not read, so it stays inactive even if a read would make it active.
-        core.count_refault(evicted_at);
-    }
-    if offset < core.blocks.stored.load(Ordering::Acquire) {
-        let block_end = (block + 1) << core.block_shift();
-        core.blocks.extents.lock().cut_hole(&(offset..block_end));
-    }
-    core.ready.filled(block..block + 1);
-    Ok(())
 }

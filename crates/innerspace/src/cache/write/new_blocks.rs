@@ -12,8 +12,8 @@
 //! either: other threads see only one step under the mutex of the index, where an exclusive lock of
 //! the file is noted (`DirtyIndex::is_cutting`). So the page comes wholly before or wholly after a
 //! cut, and in the latter case makes the file longer again, as a later write would. If one step is
-//! not enough (a node is missing, a block is there, the last page is not whole, there is now a
-//! mapping), the page is freed, and its bytes take the path of other writes.
+//! not enough (a block is there, the last page is not whole, there is now a mapping), the page is
+//! freed, and its bytes take the path of other writes.
 //!
 //! **Runs.** A long write takes the resources for up to [`MOST_SINGLES`] whole pages together:
 //! charges, frames, places in the index, in the dirty index and on the list. If these cannot be had
@@ -33,7 +33,6 @@ use crate::cache::dirty::index::DirtyIndex;
 use crate::cache::dirty::limits::dirty_room;
 use crate::cache::dirty::marks::{count_dirty, dirty_entry};
 use crate::cache::errors::FileError;
-use crate::cache::index::RunInserted;
 use crate::cache::index::spare_nodes::SpareNodes;
 use crate::cache::lookup::get::Basis;
 use crate::cache::write::in_place::clear_tail_before;
@@ -103,6 +102,8 @@ struct NewRun<'a> {
     file: &'a FileCore,
     first: u64,
     frames: &'a [FrameId],
+    /// Whether nodes for them are waited for.
+    mode: AllocMode,
     done: usize,
 }
 
@@ -118,9 +119,19 @@ impl Drop for NewRun<'_> {
         for frame in &self.frames[self.done..] {
             take_back(self.file, *frame);
         }
-        if self.done > 0 {
-            made_new(self.file, self.first..self.next());
+        if self.done == 0 {
+            return;
         }
+        let (file, blocks) = (self.file, self.first..self.next());
+        match self.mode {
+            // The caller has seen no mapping under the mutex of the index, and the faults of a
+            // later one see the blocks.
+            AllocMode::NoWait => file.cut_known_hole(&blocks),
+            // This is for a mapping that was made meanwhile; if the hole is not mapped, it costs
+            // nothing.
+            _ => file.end_hole_moved(blocks.clone()),
+        }
+        file.ready.filled(blocks);
     }
 }
 
@@ -162,7 +173,8 @@ pub(crate) fn write_new_block(
         source.store_into(&mut bytes[inside.clone()]);
     };
     let insert = |frame| {
-        let (made, result) = insert_complete(core, block, &[frame], end, basis);
+        let holds = |_: &DirtyIndex| core.holds(basis);
+        let (made, result) = insert_complete(core, block, &[frame], end, AllocMode::Wait, holds);
         result.map(|()| made > 0)
     };
     if core.id.order == 0 {
@@ -243,37 +255,16 @@ pub(crate) fn append_page(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<
     }
     let block = offset >> core.block_shift();
     let fill = |frame: &mut [u8]| frame.copy_from_slice(&bytes[..PAGE_SIZE]);
-    let insert = |frame| Ok(insert_appended(core, block, frame));
+    let insert = |frame| {
+        let may = |dirty: &DirtyIndex| {
+            let ends_with_page = core.inside_block(core.size()) == 0;
+            !dirty.is_cutting() && ends_with_page && core.mappers.is_empty()
+        };
+        let end = (block + 1) << core.block_shift();
+        let (made, result) = insert_complete(core, block, &[frame], end, AllocMode::Wait, may);
+        result.map(|()| made > 0)
+    };
     write_new_page(core, block, fill, insert)
-}
-
-/// Puts a complete page in its place, if that is one step under the mutex of the index. If not,
-/// frees the page.
-#[inline(always)]
-fn insert_appended(core: &FileCore, block: u64, frame: FrameId) -> bool {
-    // From here on reclaim may find the page, but sees that the index does not (yet) have it.
-    core.pool.lru_add(frame);
-    let mut writer = core.blocks.index.write();
-    // Under the mutex, these conditions stay true until the page is in.
-    let is_steady = !writer.guarded().is_cutting()
-        && !core.is_closed()
-        && core.inside_block(core.size()) == 0
-        && core.mappers.is_empty();
-    let made = is_steady && writer.insert_without_nodes(core.frames(), block, frame);
-    if made {
-        note_new(
-            core,
-            writer.guarded(),
-            block..block + 1,
-            (block + 1) << core.block_shift(),
-        );
-    }
-    drop(writer);
-    match made {
-        true => made_new(core, block..block + 1),
-        false => take_back(core, frame),
-    }
-    made
 }
 
 /// Frees a complete block that is not in the index.
@@ -325,7 +316,8 @@ pub(crate) fn write_new_run(
         count += 1;
     }
     let end = (first + count as u64) << core.block_shift();
-    let (made, result) = insert_complete(core, first, &ids[..count], end, Basis::Nothing);
+    let ids = &ids[..count];
+    let (made, result) = insert_complete(core, first, ids, end, AllocMode::Wait, |_| true);
     match result {
         // If some pages were made, the caller continues after them, and gets the error again if
         // it persists.
@@ -362,25 +354,19 @@ pub(crate) fn note_new(core: &FileCore, dirty: &mut DirtyIndex, blocks: Range<u6
     core.blocks.hole_epoch.store(epoch + 1, Ordering::Release);
 }
 
-/// Ends holes and wakes futures after blocks of a writer have entered the index.
-#[inline]
-fn made_new(core: &FileCore, blocks: Range<u64>) {
-    // This is for a mapping that was made meanwhile; if the hole is not mapped, it costs
-    // nothing.
-    core.end_hole_moved(blocks.clone());
-    core.ready.filled(blocks);
-}
-
 /// Puts complete blocks at `first` and after it, and makes the file as long as they are, or `end`
-/// bytes if the last one is shorter. Returns how many went in. The rest are freed: another thread
-/// has made one of them, `basis` no longer holds, or no node could be allocated, in which case this
-/// also returns the error.
-fn insert_complete(
+/// bytes if the last one is shorter, in one step as far as writeback can see. In that step, under
+/// the mutex of the index, `may` says whether they may go in. Returns how many did. The rest are
+/// freed: another thread has made one of them, `may` refused, or no node could be allocated, in
+/// which case this also returns the error. With [`AllocMode::NoWait`], `may` refuses if there is a
+/// mapping.
+pub(crate) fn insert_complete(
     core: &FileCore,
     first: u64,
     frames: &[FrameId],
     end: u64,
-    basis: Basis,
+    mode: AllocMode,
+    may: impl Fn(&DirtyIndex) -> bool,
 ) -> (usize, Result<(), FileError>) {
     // From here on reclaim may find the blocks, but sees that they are not (yet) in the index.
     core.pool.lru_add_run(frames);
@@ -388,10 +374,32 @@ fn insert_complete(
         file: core,
         first,
         frames,
+        mode,
         done: 0,
     };
+    let mut spares = SpareNodes::new(&core.pool, core.id.group.id());
     let mut shadows = Vec::new();
-    let result = insert_dirty(core, &mut run, end, basis, &mut shadows);
+    let result = loop {
+        let mut writer = core.blocks.index.write();
+        // Under the mutex, these conditions stay true until the blocks are in.
+        if core.is_closed() || !may(writer.guarded()) {
+            break Ok(());
+        }
+        let (next, left) = (run.next(), &run.frames[run.done..]);
+        let inserted = writer.insert(core.frames(), next, left, spares.nodes(), &mut shadows);
+        if inserted.blocks > 0 {
+            run.done += inserted.blocks;
+            let end = end.min(run.next() << core.block_shift());
+            note_new(core, writer.guarded(), next..run.next(), end);
+        }
+        drop(writer);
+        let Some(count) = inserted.need_nodes else {
+            break Ok(());
+        };
+        if let Err(full) = spares.ensure(count, mode) {
+            break Err(full.into());
+        }
+    };
     let done = run.done;
     drop(run);
     for shadow in shadows {
@@ -400,50 +408,4 @@ fn insert_complete(
         let _where_a_read_would_be = core.count_refault(shadow);
     }
     (done, result)
-}
-
-/// Puts complete blocks into the index and the dirty index, and makes the file long enough, in one
-/// step as far as writeback can see.
-fn insert_dirty(
-    core: &FileCore,
-    run: &mut NewRun<'_>,
-    end: u64,
-    basis: Basis,
-    shadows: &mut Vec<u64>,
-) -> Result<(), FileError> {
-    let mut spares = SpareNodes::new(&core.pool, core.id.group.id());
-    loop {
-        let inserted = try_insert_run(core, run, end, basis, &mut spares, shadows);
-        run.done += inserted.blocks;
-        let Some(count) = inserted.need_nodes else {
-            return Ok(());
-        };
-        spares.ensure(count, AllocMode::Wait)?;
-    }
-}
-
-/// Tries once to put the rest of a run into the index.
-fn try_insert_run(
-    core: &FileCore,
-    run: &NewRun<'_>,
-    end: u64,
-    basis: Basis,
-    spares: &mut SpareNodes<'_>,
-    shadows: &mut Vec<u64>,
-) -> RunInserted {
-    let mut writer = core.blocks.index.write();
-    if core.is_closed() || !core.holds(basis) {
-        return RunInserted {
-            blocks: 0,
-            need_nodes: None,
-        };
-    }
-    let (first, frames) = (run.next(), &run.frames[run.done..]);
-    let inserted = writer.insert_run(core.frames(), first, frames, spares.nodes(), shadows);
-    if inserted.blocks > 0 {
-        let next = first + inserted.blocks as u64;
-        let end = end.min(next << core.block_shift());
-        note_new(core, writer.guarded(), first..next, end);
-    }
-    inserted
 }
