@@ -156,22 +156,10 @@ impl FileCore {
         asked: StoreProbe,
         options: &FileOptions,
     ) -> Arc<FileCore> {
-        let StoreProbe {
-            store,
-            own_name,
-            name,
-            order,
-            len,
-            identity,
-            accepted,
-            uses_files,
-            aside,
-            limits,
-            version,
-        } = asked;
         let pool = cache.pool.clone();
         let group = options.group.clone().unwrap_or_else(|| cache.root.clone());
         let groups = pool.groups.path(group.id()).collect();
+        let (order, len) = (asked.order, asked.len);
         let tags_of = |owner: OwnerId| match order {
             0 if len <= TAGGED_BYTES => Tags::of_file(owner.0),
             _ => Tags::none(),
@@ -188,9 +176,9 @@ impl FileCore {
                 id: FileIdentity {
                     number,
                     owner,
-                    own_name,
-                    name,
-                    identity,
+                    own_name: asked.own_name,
+                    name: asked.name,
+                    identity: asked.identity,
                     group,
                     shared: options.shared,
                     groups,
@@ -199,15 +187,15 @@ impl FileCore {
                     last_in_block: (1 << block_shift) - 1,
                     access: options.access,
                     write_order: options.write_order,
-                    accepted,
+                    accepted: asked.accepted,
                 },
-                store: FileStore::new(store, uses_files, aside, &limits, block_shift),
-                version: StoreVersion::new(version, cache.pool.background.now()),
+                version: StoreVersion::new(asked.version, cache.pool.background.now()),
                 blocks: Blocks::new(len, tags_of(owner)),
                 writes: WriteState::default(),
                 locks: FileLocks::default(),
                 mappers: MapperList::default(),
-                requests: Requests::new(cache.workers.lane(payer, limits.requests)),
+                requests: Requests::new(cache.workers.lane(payer, asked.store.at_a_time)),
+                store: asked.store,
                 ready: ReadyList::default(),
                 stream: Stream::default(),
                 counters: FileCounters::default(),

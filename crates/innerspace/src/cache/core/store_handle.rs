@@ -9,29 +9,16 @@ use std::io;
 use std::ops::Deref;
 
 use crate::group::SetAside;
-use crate::store::{Limits, Store, SyncWhat, Version, uninterrupted};
+use crate::store::{Store, SyncWhat, Version, uninterrupted};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex, Weak};
-use crate::units::MIB;
+use crate::units::{MIB, PAGE_SHIFT};
 
 /// A store, and a mark that it is in use.
 pub(crate) struct StoreHandle {
     store: Arc<dyn Store>,
     /// Declared after the store, so that it is dropped after it.
     open: Arc<()>,
-}
-
-impl StoreHandle {
-    pub(crate) fn new(store: Arc<dyn Store>) -> StoreHandle {
-        let open = Arc::new(());
-        StoreHandle { store, open }
-    }
-
-    /// Returns a mark of use: while it can be upgraded, the file or a call under way uses the
-    /// store.
-    pub(crate) fn in_use(&self) -> Weak<()> {
-        Arc::downgrade(&self.open)
-    }
 }
 
 /// Calls that transfer no bytes. Each is retried when it is interrupted. Calls that transfer bytes
@@ -93,24 +80,23 @@ pub(crate) struct FileStore {
 }
 
 impl FileStore {
-    /// Creates the store of a file whose blocks have `1 << block_shift` bytes.
-    pub(crate) fn new(
-        store: Arc<dyn Store>,
-        uses_files: bool,
-        aside: Option<Arc<SetAside>>,
-        limits: &Limits,
-        block_shift: u32,
-    ) -> FileStore {
+    /// Creates the store of a file whose blocks have `1 << order` pages. The store's calls may use
+    /// the pages `aside` when the memory is full.
+    pub(crate) fn new(store: Arc<dyn Store>, aside: Option<Arc<SetAside>>, order: u8) -> FileStore {
+        let limits = store.limits();
         let preferred = match limits.preferred_size as u64 {
             0 => DEFAULT_REQUEST,
             bytes => bytes.min(MOST_REQUEST),
         };
         FileStore {
-            handle: Mutex::new(Some(Arc::new(StoreHandle::new(store)))),
-            uses_files: Arc::new(AtomicBool::new(uses_files)),
+            uses_files: Arc::new(AtomicBool::new(store.uses_files())),
             aside,
             at_a_time: limits.requests,
-            request_blocks: (preferred >> block_shift).max(1),
+            request_blocks: (preferred >> PAGE_SHIFT >> order).max(1),
+            handle: Mutex::new(Some(Arc::new(StoreHandle {
+                store,
+                open: Arc::new(()),
+            }))),
         }
     }
 
@@ -122,9 +108,8 @@ impl FileStore {
     /// Returns a mark of use: while it can be upgraded, this file uses the store.
     pub(crate) fn in_use(&self) -> Weak<()> {
         let handle = self.handle.lock();
-        handle
-            .as_deref()
-            .map_or_else(Weak::new, StoreHandle::in_use)
+        let open = handle.as_deref().map(|handle| Arc::downgrade(&handle.open));
+        open.unwrap_or_default()
     }
 
     /// Closes the store. It is dropped with the lock released.

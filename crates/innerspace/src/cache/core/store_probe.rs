@@ -5,13 +5,12 @@
 
 use std::borrow::Cow;
 
+use crate::cache::core::store_handle::FileStore;
 use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::file::options::FileOptions;
 use crate::group::{Group, SetAside};
 use crate::reclaim::{AllocMode, Pool};
-use crate::store::{
-    Accepted, FileAccess, Identity, Limits, Store, Version, shown_name, uninterrupted,
-};
+use crate::store::{Accepted, FileAccess, Identity, Store, Version, shown_name, uninterrupted};
 use crate::sync::Arc;
 use crate::units::PageCount;
 
@@ -25,7 +24,7 @@ pub(crate) const MAX_SIZE: u64 = i64::MAX as u64;
 
 /// A store that can be opened, and its answers.
 pub(crate) struct StoreProbe {
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) store: FileStore,
     /// The name as the caller gave it.
     pub(crate) own_name: Arc<str>,
     /// The name as it appears in messages.
@@ -36,10 +35,6 @@ pub(crate) struct StoreProbe {
     pub(crate) len: u64,
     pub(crate) identity: Option<Identity>,
     pub(crate) accepted: Accepted,
-    pub(crate) uses_files: bool,
-    /// The pages that calls to a store that uses files may use when the memory is full.
-    pub(crate) aside: Option<Arc<SetAside>>,
-    pub(crate) limits: Limits,
     pub(crate) version: Option<Version>,
 }
 
@@ -77,9 +72,8 @@ impl StoreProbe {
                 len,
             });
         }
-        let uses_files = store.uses_files();
         let writes = options.access == FileAccess::ReadWrite;
-        let aside = match uses_files && writes {
+        let aside = match store.uses_files() && writes {
             true => {
                 let group = options.group.as_ref().unwrap_or(root);
                 let pages = PageCount((1 << order) + ASIDE);
@@ -91,11 +85,8 @@ impl StoreProbe {
         Ok(StoreProbe {
             identity: store.identity(),
             accepted: store.accepted(),
-            uses_files,
-            aside,
-            limits: store.limits(),
             version,
-            store,
+            store: FileStore::new(store, aside, order),
             own_name,
             name,
             order,
