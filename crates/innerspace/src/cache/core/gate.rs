@@ -185,11 +185,11 @@ impl FileCore {
     /// Makes room for `blocks` blocks of this file after such an error, if nothing is locked.
     /// Returns whether there is some. The thread has no write under way, for which reclaim might
     /// wait.
-    pub(crate) fn make_room_below(&self, error: &FileError, blocks: usize) -> bool {
+    pub(crate) fn make_room_below(&self, error: &FileError, blocks: u64) -> bool {
         if !self.is_short_below(error) || !is_outermost() || self.pool.in_store_scope() {
             return false;
         }
-        let pages = blocks as u64 * self.block_pages() + EXTRA_ROOM;
+        let pages = blocks * self.block_pages() + EXTRA_ROOM;
         // What has landed can be evicted.
         self.wait_for_landing(self.id.group.id());
         let freed = StoreScope::make_room_where_short(PageCount(pages));

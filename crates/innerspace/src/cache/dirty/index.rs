@@ -297,14 +297,14 @@ impl DirtyIndex {
     }
 
     /// Returns the first run of adjacent dirty blocks in `range`, at most `max`, that the rules
-    /// allow to be written now.
+    /// allow to be written now. It may be empty.
     pub(crate) fn next_run(
         &mut self,
         range: Range<u64>,
-        max: usize,
+        max: u64,
         rules: &WriteRules,
-    ) -> Vec<u64> {
-        let mut run: Vec<u64> = Vec::new();
+    ) -> Range<u64> {
+        let mut run = 0..0;
         if matches!(rules.reason, WriteReason::Flusher { through } if through < self.oldest)
             || !self.may_write(rules.reason)
         {
@@ -315,13 +315,16 @@ impl DirtyIndex {
         let mut oldest = u64::MAX;
         for (blocks, entry) in self.dirty.runs_in(range) {
             oldest = oldest.min(entry.since);
-            let adjacent = run.last().is_none_or(|last| last + 1 == blocks.start);
-            match (adjacent, rules.allow(&entry)) {
-                (true, true) => run.extend(blocks.take(max - run.len())),
-                _ if !run.is_empty() => break,
-                _ => {}
+            let allowed = rules.allow(&entry);
+            if run.is_empty() && allowed {
+                run = blocks;
+            } else if run.end == blocks.start && allowed {
+                run.end = blocks.end;
+            } else if !run.is_empty() {
+                break;
             }
-            if run.len() == max {
+            if run.end - run.start >= max {
+                run.end = run.start + max;
                 break;
             }
         }

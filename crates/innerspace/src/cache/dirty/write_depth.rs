@@ -61,21 +61,20 @@ impl Spread {
     fn claim(
         &self,
         most: u64,
-        next_run: impl FnOnce(Range<u64>, usize) -> Vec<u64>,
+        next_run: impl FnOnce(Range<u64>, u64) -> Range<u64>,
     ) -> Option<Claim<'_>> {
         let mut state = self.state.lock();
         let most = most.min(state.allowed);
         if most == 0 {
             return None;
         }
-        let run = next_run(state.left.clone(), most as usize);
-        let (Some(first), Some(last)) = (run.first(), run.last()) else {
+        let blocks = next_run(state.left.clone(), most);
+        if blocks.is_empty() {
             state.left.start = state.left.end;
             return None;
-        };
-        let blocks = *first..last + 1;
+        }
         state.left.start = blocks.end;
-        state.allowed -= run.len() as u64;
+        state.allowed -= blocks.end - blocks.start;
         state.claimed += 1;
         Some(Claim {
             spread: self,

@@ -181,19 +181,20 @@ pub(crate) fn write_range(
     while total.next < blocks.end && total.written + total.failed < max_blocks {
         let rules = rules(core, reason);
         let left = max_blocks - total.written - total.failed;
-        let max = max_run.min(left) as usize;
+        let max = max_run.min(left);
         let run = core.dirty().next_run(total.next..blocks.end, max, &rules);
         if run.is_empty() {
             total.next = blocks.end;
             break;
         }
-        let (end, short) = write_run(core, &run, &rules, mode);
+        let len = run.end - run.start;
+        let (end, short) = write_run(core, run, &rules, mode);
         total.written += end.written;
         if let Some(error) = short {
             // No write of this thread is under way any more, so reclaim, which may wait for
             // one, can be called.
             rooms = if end.written > 0 { 0 } else { rooms + 1 };
-            if rooms <= ROOMS && core.make_room_below(&error, run.len()) {
+            if rooms <= ROOMS && core.make_room_below(&error, len) {
                 continue;
             }
             // Other reasons do not count this as a failure of the store: the blocks are written
@@ -235,13 +236,13 @@ fn max_sync_run(core: &FileCore) -> u64 {
 /// the caller may make room.
 fn write_run(
     core: &FileCore,
-    run: &[u64],
+    run: Range<u64>,
     rules: &WriteRules,
     mode: Wait,
 ) -> (RunEnd, Option<FileError>) {
-    let mut locked: Vec<Locked<'_>> = Vec::with_capacity(run.len());
-    let mut next = run[0];
-    for &block in run {
+    let mut locked: Vec<Locked<'_>> = Vec::with_capacity((run.end - run.start) as usize);
+    let mut next = run.start;
+    for block in run.clone() {
         let wait = if locked.is_empty() { mode } else { Wait::No };
         match lock_dirty(core, block, wait) {
             Ok(Some(one)) => locked.push(one),
@@ -254,7 +255,7 @@ fn write_run(
     if locked.is_empty() {
         // A block that could not be locked is skipped, so that the caller makes progress.
         let end = RunEnd {
-            next: next.max(run[0] + 1),
+            next: next.max(run.start + 1),
             ..RunEnd::default()
         };
         return (end, None);

@@ -28,10 +28,10 @@ fn filled(blocks: &[(u64, u64)]) -> DirtyIndex {
 fn runs_are_adjacent_and_bounded() {
     let mut index = filled(&[(1, 0), (2, 0), (3, 0), (5, 0), (6, 0)]);
     let any = rules(WriteOrder::Background, 0, WriteReason::Pressure);
-    assert_eq!(index.next_run(0..100, 8, &any), [1, 2, 3]);
-    assert_eq!(index.next_run(0..100, 2, &any), [1, 2]);
-    assert_eq!(index.next_run(4..100, 8, &any), [5, 6]);
-    assert_eq!(index.next_run(4..6, 8, &any), [5]);
+    assert_eq!(index.next_run(0..100, 8, &any), 1..4);
+    assert_eq!(index.next_run(0..100, 2, &any), 1..3);
+    assert_eq!(index.next_run(4..100, 8, &any), 5..7);
+    assert_eq!(index.next_run(4..6, 8, &any), 5..6);
     assert!(index.next_run(7..100, 8, &any).is_empty());
 }
 
@@ -47,8 +47,8 @@ fn the_flusher_takes_old_blocks_only() {
     );
     let flusher = |through| rules(WriteOrder::Background, 0, WriteReason::Flusher { through });
     assert!(index.next_run(0..9, 8, &flusher(9)).is_empty());
-    assert_eq!(index.next_run(0..9, 8, &flusher(10)), [1]);
-    assert_eq!(index.next_run(0..9, 8, &flusher(12)), [1, 2]);
+    assert_eq!(index.next_run(0..9, 8, &flusher(10)), 1..2);
+    assert_eq!(index.next_run(0..9, 8, &flusher(12)), 1..3);
     // A second write does not make the block younger.
     index.insert(
         1,
@@ -57,7 +57,7 @@ fn the_flusher_takes_old_blocks_only() {
             barrier: 0,
         },
     );
-    assert_eq!(index.next_run(0..9, 8, &flusher(10)), [1]);
+    assert_eq!(index.next_run(0..9, 8, &flusher(10)), 1..2);
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn of_a_file_that_is_closing_only_its_closer_writes() {
         assert_eq!(index.begin_write_if(1..3, &rules), None);
     }
     let rules = rules(WriteOrder::Background, 0, WriteReason::Sync);
-    assert_eq!(index.next_run(0..9, 8, &rules), [1, 2]);
+    assert_eq!(index.next_run(0..9, 8, &rules), 1..3);
     assert!(index.begin_write_if(1..3, &rules).is_some());
 }
 
@@ -79,8 +79,8 @@ fn of_a_file_that_is_closing_only_its_closer_writes() {
 fn held_blocks_are_passed_over_and_explained() {
     let mut index = filled(&[(1, 0), (2, 5), (3, 4), (4, 0)]);
     let ordered = |released| rules(WriteOrder::Ordered, released, WriteReason::Sync);
-    assert_eq!(index.next_run(0..9, 8, &ordered(0)), [1]);
-    assert_eq!(index.next_run(2..9, 8, &ordered(4)), [3, 4]);
+    assert_eq!(index.next_run(0..9, 8, &ordered(0)), 1..2);
+    assert_eq!(index.next_run(2..9, 8, &ordered(4)), 3..5);
     let first = HeldReason::UntilRelease { barrier: 4 };
     assert_eq!(index.held(0..9, &ordered(3)), Some((2, first)));
     assert_eq!(index.held(0..9, &ordered(5)), None);
@@ -105,11 +105,14 @@ fn what_is_said_of_a_run_takes_no_time_for_each_of_its_blocks() {
     index.insert_run(0..MANY, held);
     index.insert(MANY, Dirty { barrier: 0, ..held });
     let ordered = rules(WriteOrder::Ordered, 6, WriteReason::Sync);
-    assert_eq!(index.next_run(0..u64::MAX, 8, &ordered), [MANY]);
+    assert_eq!(index.next_run(0..u64::MAX, 8, &ordered), MANY..MANY + 1);
     let reason = HeldReason::UntilRelease { barrier: 7 };
     assert_eq!(index.held(5..u64::MAX, &ordered), Some((MANY - 5, reason)));
     let any = rules(WriteOrder::Background, 0, WriteReason::Sync);
-    assert_eq!(index.next_run(MANY - 2..u64::MAX, 8, &any).len(), 3);
+    assert_eq!(
+        index.next_run(MANY - 2..u64::MAX, 8, &any),
+        MANY - 2..MANY + 1
+    );
     index.accept(0..MANY);
     index.begin_write_if(MANY..MANY + 1, &any).unwrap();
     index.doubt_accepted();
@@ -195,5 +198,5 @@ fn a_write_may_have_been_put_off_for_a_cut_that_is_over() {
     index.end_cut();
     assert!(index.was_put_off(cuts));
     assert!(!index.was_put_off(index.cuts()));
-    assert_eq!(index.next_run(0..9, 8, &rules), [4]);
+    assert_eq!(index.next_run(0..9, 8, &rules), 4..5);
 }
