@@ -212,7 +212,7 @@ impl FileCore {
         } else if is_outermost() {
             self.cache.run_jobs();
         } else {
-            while self.requests.store_calls.run_one() {}
+            while self.store_calls.run_one() {}
         }
         true
     }

@@ -4,7 +4,7 @@
 //! - `locks`: the locks that an operation may sleep on
 //! - `store_handle`, `store_probe`, `store_version`: the store; its answers before it is a file;
 //!   whether others have changed it
-//! - `requests`, `ready_list`: reads in flight; futures that wait for bytes
+//! - `ready_list`: futures that wait for bytes
 //! - `gate`: calls to the store, and what a thread inside one may do with the file
 //! - `handle`, `closing`: the state of one handle; the progress of the closing
 //! - `counters`, `validate`: figures, and their recount
@@ -15,7 +15,6 @@ pub(crate) mod gate;
 pub(crate) mod handle;
 pub(crate) mod locks;
 pub(crate) mod ready_list;
-pub(crate) mod requests;
 pub(crate) mod store_handle;
 pub(crate) mod store_probe;
 pub(crate) mod store_version;
@@ -30,7 +29,6 @@ use crate::cache::core::closing::Closing;
 use crate::cache::core::counters::FileCounters;
 use crate::cache::core::locks::FileLocks;
 use crate::cache::core::ready_list::ReadyList;
-use crate::cache::core::requests::Requests;
 use crate::cache::core::store_handle::{FileStore, StoreHandle};
 use crate::cache::core::store_probe::{MAX_SIZE, StoreProbe};
 use crate::cache::core::store_version::StoreVersion;
@@ -43,6 +41,7 @@ use crate::cache::map::mappers::{MapperId, MapperList, Mappers, Revoke};
 use crate::cache::read::holes::{Extents, VisibleHoles};
 use crate::cache::read::read_ahead::Stream;
 use crate::cache::service::Cache;
+use crate::exec::{InFlight, Job, Lane};
 use crate::frame::{Dropped, FrameOffset, Frames, TAGGED_BYTES, Tag, Tags};
 use crate::group::{Group, GroupId, LimitError};
 use crate::reclaim::{AllocMode, Owner, OwnerId, Pool, PoolFrame};
@@ -64,7 +63,10 @@ pub(crate) struct FileCore {
     pub(crate) writes: WriteState,
     pub(crate) locks: FileLocks,
     pub(crate) mappers: MapperList,
-    pub(crate) requests: Requests,
+    /// The reads in flight: see [`requests`](crate::cache::read::requests).
+    pub(crate) requests: InFlight<Box<dyn Job>>,
+    /// The calls to the store.
+    pub(crate) store_calls: Lane,
     pub(crate) ready: ReadyList,
     /// The read-ahead of mappings, which have no handle.
     pub(crate) stream: Stream,
@@ -194,7 +196,8 @@ impl FileCore {
                 writes: WriteState::default(),
                 locks: FileLocks::default(),
                 mappers: MapperList::default(),
-                requests: Requests::new(cache.workers.lane(payer, asked.store.at_a_time)),
+                requests: InFlight::new(),
+                store_calls: cache.workers.lane(payer, asked.store.at_a_time),
                 store: asked.store,
                 ready: ReadyList::default(),
                 stream: Stream::default(),

@@ -79,6 +79,5 @@ pub(crate) fn flush_in_its_lane(core: &FileCore, request: FlushRequest) {
         drop(left);
     });
     flushing.into_job();
-    core.cache
-        .push(&core.requests.store_calls, Turn::Shared, flush);
+    core.cache.push(&core.store_calls, Turn::Shared, flush);
 }

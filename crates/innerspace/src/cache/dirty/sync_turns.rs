@@ -37,23 +37,27 @@ struct State {
     running: bool,
     /// The number of syncs begun, which is the number of the latest.
     begun: u64,
-    /// The number of the last sync that succeeded.
-    good: u64,
-    /// The number of the last sync of [`SyncWhat::All`] that succeeded.
-    good_all: u64,
-    /// How many changes of the store each of these two has covered.
-    covered: u64,
-    covered_all: u64,
+    /// The last syncs that succeeded: of any kind, and of [`SyncWhat::All`].
+    good: Good,
+    good_all: Good,
     /// The number of threads that wait for the running sync to end.
     waiting: u32,
 }
 
+/// A sync that succeeded.
+#[derive(Clone, Copy, Debug, Default)]
+struct Good {
+    number: u64,
+    /// How many changes of the store it has covered.
+    covered: u64,
+}
+
 impl State {
-    /// Whether a sync of this kind that began after the first `arrived` syncs has succeeded.
-    fn has_done(&self, what: SyncWhat, arrived: u64) -> bool {
+    /// Returns the last sync that did for one of this kind.
+    fn good(&self, what: SyncWhat) -> Good {
         match what {
-            SyncWhat::Data => self.good > arrived,
-            SyncWhat::All => self.good_all > arrived,
+            SyncWhat::Data => self.good,
+            SyncWhat::All => self.good_all,
         }
     }
 }
@@ -70,10 +74,11 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         let mut state = self.syncs.state.lock();
         state.running = false;
-        if let Some((what, changes)) = self.good {
-            (state.good, state.covered) = (self.number, changes);
+        if let Some((what, covered)) = self.good {
+            let number = self.number;
+            state.good = Good { number, covered };
             if what == SyncWhat::All {
-                (state.good_all, state.covered_all) = (self.number, changes);
+                state.good_all = state.good;
             }
         }
         drop(state);
@@ -111,7 +116,7 @@ impl Syncs {
                 return None;
             }
         }
-        if state.has_done(what, arrived) {
+        if state.good(what).number > arrived {
             return None;
         }
         state.running = true;
@@ -135,11 +140,7 @@ impl Syncs {
     /// Whether a sync that succeeded began after the last change of the store that was counted.
     pub(crate) fn has_covered_all(&self, what: SyncWhat) -> bool {
         let changes = self.changes();
-        let state = self.state.lock();
-        match what {
-            SyncWhat::Data => state.covered >= changes,
-            SyncWhat::All => state.covered_all >= changes,
-        }
+        self.state.lock().good(what).covered >= changes
     }
 
     /// Requests a sync by a thread that may call the store.
@@ -181,7 +182,7 @@ mod tests {
             let mut running = syncs.begin(what, None).expect("nobody else syncs");
             running.good = Some((what, syncs.changes()));
         };
-        let done = |what, arrived| syncs.state.lock().has_done(what, arrived);
+        let done = |what, arrived| syncs.state.lock().good(what).number > arrived;
         run(SyncWhat::All);
         let arrived = syncs.state.lock().begun;
         assert!(!done(SyncWhat::Data, arrived), "it began before");

@@ -133,7 +133,7 @@ pub(crate) fn write_in_depth(
             let _here = shared.cache.serving();
             write_claimed(&shared, &spread, reason, run);
         });
-        let lane = &core.requests.store_calls;
+        let lane = &core.store_calls;
         core.cache.push(lane, Turn::Shared, help);
     }
     write_claimed(core, &spread, reason, run);

@@ -134,14 +134,11 @@ impl Fill {
     /// Queues the request for a thread that makes the store's calls.
     fn queue(self: Box<Self>) {
         let (core, request) = (self.core.clone(), self.request.clone());
-        if let Some(given_up) = core.requests.in_flight.queue(&request, self) {
+        if let Some(given_up) = core.requests.queue(&request, self) {
             return drop(given_up);
         }
-        core.cache.push(
-            &core.requests.store_calls,
-            Turn::Shared,
-            Box::new(Call(request)),
-        );
+        core.cache
+            .push(&core.store_calls, Turn::Shared, Box::new(Call(request)));
     }
 
     fn error(&self, error: io::Error) -> FileError {
@@ -237,7 +234,7 @@ impl Fill {
         let pages = core.pages_of(blocks.clone());
         // This comes before a block is unlocked: after that, the block may be evicted, and be in
         // flight again.
-        let leaving = core.requests.in_flight.leave(&self.request);
+        let leaving = core.requests.leave(&self.request);
         core.cache
             .count_landed(&core.id.groups, pages.end - pages.start);
         for (block, frame) in blocks.zip(fills.blocks().iter().copied()) {
@@ -305,7 +302,7 @@ impl FileCore {
         self.cache
             .in_flight
             .add(&self.id.groups, pages.end - pages.start);
-        let request = self.requests.in_flight.add(blocks);
+        let request = self.requests.add(blocks);
         let fill = Box::new(Fill {
             core,
             request,
@@ -387,7 +384,7 @@ impl FileCore {
     /// Waits until a block that is being filled is filled, or could not be. If its request is
     /// queued, makes the store's call.
     pub(crate) fn wait_made(&self, held: &BlockRef<'_>) {
-        let in_flight = &self.requests.in_flight;
+        let in_flight = &self.requests;
         if !self.cache.is_served() {
             let is_being_filled = || held.is_being_filled();
             return in_flight.wait_filled(held.block, is_being_filled, |fill| fill.run());
@@ -401,16 +398,14 @@ impl FileCore {
     /// Notes that a block was filled, or could not be, and is unlocked.
     pub(crate) fn note_made(&self) {
         if !self.cache.is_served() {
-            self.requests.in_flight.note_filled();
+            self.requests.note_filled();
         }
     }
 
     /// Waits until no request has a block of the range. No other thread may begin a request
     /// meanwhile: the caller holds the file exclusively.
     pub(crate) fn wait_landed(&self, blocks: &Range<u64>) {
-        self.requests
-            .in_flight
-            .wait_landed(blocks, |fill| fill.run());
+        self.requests.wait_landed(blocks, |fill| fill.run());
     }
 
     /// Gives up requests that no store has begun, and takes the blocks of the others out of the
@@ -419,7 +414,7 @@ impl FileCore {
         // A thread that put a block in before the file was closed holds `invalidate` shared until
         // its request is in the table.
         self.locks.wait_shared();
-        self.requests.in_flight.detach_all(|blocks| {
+        self.requests.detach_all(|blocks| {
             for block in blocks.clone() {
                 let held = self
                     .lookup(block)

@@ -174,7 +174,7 @@ fn a_reader_asleep_on_a_request_that_is_dropped_gets_what_a_plain_call_gives() {
                 }
             }
         }
-        assert_eq!(core(&file).requests.in_flight(), 0);
+        assert_eq!(core(&file).requests.len(), 0);
         store.calls.heal();
         assert_eq!(file.view(at.clone()).unwrap()[..], pattern(at));
         validate(core(&file));

@@ -488,7 +488,7 @@ fn a_job_for_which_no_thread_could_be_started_gets_one_from_a_tick() {
     );
     begins.recv().unwrap();
     let job = Box::new(move || done.send(()).unwrap());
-    core(&file).requests.store_calls.push_without_thread(job);
+    core(&file).store_calls.push_without_thread(job);
     assert!(over.recv_timeout(Duration::from_millis(50)).is_err());
     cache.tick();
     over.recv_timeout(Duration::from_secs(20))

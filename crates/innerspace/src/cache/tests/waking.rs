@@ -341,7 +341,7 @@ fn a_job_that_is_run_with_a_file_locked_wakes_nobody() {
     let mut context = Context::from_waker(&waker);
     // An append that finds no memory runs jobs in this way, and so does a call to another file's
     // store.
-    let run = || while core(&file).requests.store_calls.run_one() {};
+    let run = || while core(&file).store_calls.run_one() {};
     let runs: [&dyn Fn(); 2] = [
         &|| {
             let _held = core(&file).locks.append();

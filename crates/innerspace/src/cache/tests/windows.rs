@@ -35,7 +35,7 @@ fn with_a_window<S: Store>(store: &Arc<S>) -> (Arc<Cache>, PagedFile, Range<u64>
     let file = open(&cache, store, &read_only(4096));
     file.view(bytes_of(0)).unwrap();
     file.view(bytes_of(1)).unwrap();
-    assert_eq!(core(&file).requests.in_flight(), 1);
+    assert_eq!(core(&file).requests.len(), 1);
     let is_there = |block: &u64| core(&file).lookup(*block).is_some();
     let window = 2..(2..BLOCKS).take_while(is_there).last().unwrap() + 1;
     assert!(window.start < BAD && BAD + 1 < window.end, "{window:?}");
@@ -88,7 +88,7 @@ fn read_on_and_heal(cache: &Arc<Cache>, file: PagedFile, store: &Faulty) {
 
 /// Checks a window that has landed: all of it but the bad block is cached, and counted.
 fn assert_bad_block_alone_is_missing(file: &PagedFile, window: &Range<u64>) {
-    assert_eq!(core(file).requests.in_flight(), 0);
+    assert_eq!(core(file).requests.len(), 0);
     let stats = file.stats();
     let landed = window.end - window.start - 1;
     assert_eq!(
@@ -184,7 +184,7 @@ fn a_future_that_finds_a_failed_block_gone_finds_its_error() {
         Poll::Ready(Err(error)) => assert_is_bad(&error),
         other => panic!("{other:?}"),
     }
-    assert_eq!(core(&file).requests.in_flight(), 0, "asked for once");
+    assert_eq!(core(&file).requests.len(), 0, "asked for once");
 }
 
 // spec: R8

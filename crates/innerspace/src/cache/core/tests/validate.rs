@@ -87,6 +87,6 @@ impl FileCore {
     /// Waits for all requests, until they have released their blocks as well.
     pub(crate) fn wait_all_landed(&self) {
         self.wait_landed(&(0..u64::MAX));
-        self.requests.in_flight.wait_quiet();
+        self.requests.wait_quiet();
     }
 }
