@@ -19,6 +19,7 @@ use crate::cache::lookup::get::{Basis, Get};
 use crate::cache::read::content::{content, known_content};
 use crate::cache::read::holes::Content;
 use crate::cache::read::read_ahead::{Ahead, Reading, Stream};
+use crate::cache::read::requests::zero_from;
 use crate::cache::read::window::{self, Tuning};
 use crate::cache::wait::Wait;
 use crate::frame::{Fills, Uses};
@@ -451,16 +452,8 @@ impl FileCore {
         let mut fills = Fills::adopt(&self.pool, frames, self.block_bytes() as usize);
         count(&self.counters.store_reads, 1);
         let _call = self.store_call();
-        let read = self.read_bytes(store, &mut fills, blocks.start, 0..wanted);
-        let errors = match read {
-            Ok(()) => Vec::new(),
-            Err(error) if run.len() == 1 => vec![Some(error)],
-            Err(_) => self.read_singly(store, &mut fills, blocks.start, wanted),
-        };
-        let end = fills.len();
-        for mut rest in fills.slices_mut(wanted..end) {
-            rest.fill(0);
-        }
+        let errors = self.read_fills(store, &mut fills, blocks.start, Some(0), wanted);
+        zero_from(&mut fills, wanted);
         errors
     }
 

@@ -48,10 +48,9 @@ pub(crate) struct Fill {
     fills: Option<Fills<Pool>>,
     /// The number of bytes that the store has for the blocks.
     wanted: usize,
-    /// The number of bytes that are read.
-    done: usize,
-    /// Whether the blocks are read one by one, because they could not be read together.
-    singly: bool,
+    /// The number of bytes that are read; `None` if the blocks could not be read together, and are
+    /// read one by one.
+    done: Option<usize>,
     /// Whether no caller needs the blocks yet.
     is_ahead: bool,
     /// The store, in use until the request is over: the next open of the same store waits for that.
@@ -113,12 +112,12 @@ impl Fill {
     fn take_result(mut self: Box<Self>, result: io::Result<usize>) {
         match result {
             Ok(count) if count == self.wanted => {
-                self.done = count;
+                self.done = Some(count);
                 return self.end(Vec::new());
             }
             // A store may transfer less. If it reports more than was requested, the bytes are
             // unknown.
-            Ok(count) => self.done = if count < self.wanted { count } else { 0 },
+            Ok(count) => self.done = Some(if count < self.wanted { count } else { 0 }),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             // The read was not tried.
             Err(error) if StoreError::is_abandoned(&error) => {}
@@ -126,7 +125,7 @@ impl Fill {
                 let error = self.error(error);
                 return self.end(vec![Some(error)]);
             }
-            Err(_) => self.singly = true,
+            Err(_) => self.done = None,
         }
         self.queue();
     }
@@ -158,8 +157,9 @@ impl Fill {
             }
         };
         let read = caught(|| {
+            let (first, fills) = (self.first(), self.fills.as_mut().expect("not over"));
             let _call = core.store_call();
-            self.read(&core, &**store)
+            core.read_fills(&**store, fills, first, self.done, self.wanted)
         });
         let errors = read.unwrap_or_else(|panic| {
             std::mem::forget(panic);
@@ -172,22 +172,6 @@ impl Fill {
         self.end(errors);
     }
 
-    /// Reads the missing bytes. Returns the error of each block that has one; empty if all were
-    /// read.
-    fn read(&mut self, core: &FileCore, store: &dyn Store) -> Vec<Option<FileError>> {
-        let (first, blocks) = (self.first(), self.blocks());
-        let fills = self.fills.as_mut().expect("not over");
-        if !self.singly {
-            let read = core.read_bytes(store, fills, first, self.done..self.wanted);
-            match read {
-                Ok(()) => return Vec::new(),
-                Err(error) if blocks == 1 => return vec![Some(error)],
-                Err(_) => {}
-            }
-        }
-        core.read_singly(store, fills, first, self.wanted)
-    }
-
     /// Ends the request: each block becomes a block of the file and up to date, or is taken out
     /// with the error at its place in `errors`. Wakers of futures are left to be called where no
     /// lock is held.
@@ -195,10 +179,7 @@ impl Fill {
         let Some(fills) = &mut self.fills else {
             return;
         };
-        let end = fills.len();
-        for mut rest in fills.slices_mut(self.wanted..end) {
-            rest.fill(0);
-        }
+        zero_from(fills, self.wanted);
         let core = self.core.clone();
         let failed = errors.iter().flatten().count() as u64;
         let mut errors = errors.into_iter();
@@ -263,6 +244,14 @@ impl Drop for Fill {
     }
 }
 
+/// Clears the bytes from `start` on, which the store does not have.
+pub(super) fn zero_from(fills: &mut Fills<Pool>, start: usize) {
+    let end = fills.len();
+    for mut rest in fills.slices_mut(start..end) {
+        rest.fill(0);
+    }
+}
+
 /// A job that makes the store's call of a request, unless the call was already made.
 struct Call(Arc<Entry<Box<dyn Job>>>);
 
@@ -308,8 +297,7 @@ impl FileCore {
             request,
             fills: Some(fills),
             wanted: (bytes.end - bytes.start) as usize,
-            done: 0,
-            singly: false,
+            done: Some(0),
             is_ahead,
             store: self.store().ok(),
         });
@@ -344,9 +332,27 @@ impl FileCore {
         start..last.end.max(start)
     }
 
-    /// Reads a part of neighbouring blocks by the store's plain calls. `first` is the first of
-    /// these blocks.
-    pub(crate) fn read_bytes(
+    /// Reads `wanted` bytes of neighbouring blocks by the store's plain calls, except for the first
+    /// `done`, or one by one without such a number. `first` is the first of these blocks. Returns
+    /// the error of each block that has one; empty if all were read.
+    pub(crate) fn read_fills(
+        &self,
+        store: &dyn Store,
+        fills: &mut Fills<Pool>,
+        first: u64,
+        done: Option<usize>,
+        wanted: usize,
+    ) -> Vec<Option<FileError>> {
+        let together = done.map(|done| self.read_bytes(store, fills, first, done..wanted));
+        match together {
+            Some(Ok(())) => Vec::new(),
+            Some(Err(error)) if fills.blocks().len() == 1 => vec![Some(error)],
+            Some(Err(_)) | None => self.read_singly(store, fills, first, wanted),
+        }
+    }
+
+    /// Reads a part of neighbouring blocks.
+    fn read_bytes(
         &self,
         store: &dyn Store,
         fills: &mut Fills<Pool>,
@@ -364,7 +370,7 @@ impl FileCore {
     }
 
     /// Reads neighbouring blocks one by one. Returns the result of each.
-    pub(crate) fn read_singly(
+    fn read_singly(
         &self,
         store: &dyn Store,
         fills: &mut Fills<Pool>,
