@@ -197,30 +197,26 @@ impl Drop for Locked<'_> {
 /// A block that was just made: in the index, locked, not up to date. If this is dropped without
 /// being finished, the block is taken out again.
 pub(crate) struct NewBlock<'f> {
-    held: Option<BlockRef<'f>>,
-    /// The right to change the bytes; `None` once the block is finished or has failed.
-    filling: Option<Filling<'f>>,
+    /// The block, and the right to change its bytes. `None` once it is finished or has failed.
+    made: Option<(BlockRef<'f>, Filling<'f>)>,
 }
 
 impl<'f> NewBlock<'f> {
     pub(crate) fn new(held: BlockRef<'f>) -> NewBlock<'f> {
         let filling = Filling::adopt(held.file.frames(), held.frame);
         NewBlock {
-            held: Some(held),
-            filling: Some(filling),
+            made: Some((held, filling)),
         }
     }
 
     fn held(&self) -> &BlockRef<'f> {
-        self.held
-            .as_ref()
-            .expect("a new block is held until it is finished")
+        let made = self.made.as_ref();
+        &made.expect("a new block is held until it is finished").0
     }
 
-    fn take(&mut self) -> BlockRef<'f> {
-        self.held
-            .take()
-            .expect("a new block is held until it is finished")
+    fn take(&mut self) -> (BlockRef<'f>, Filling<'f>) {
+        let made = self.made.take();
+        made.expect("a new block is held until it is finished")
     }
 
     pub(crate) fn block(&self) -> u64 {
@@ -233,7 +229,7 @@ impl<'f> NewBlock<'f> {
 
     /// Returns the block's bytes. At first they are those that the frame had before.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        self.filling.as_mut().expect("not finished").bytes_mut()
+        self.made.as_mut().expect("not finished").1.bytes_mut()
     }
 
     /// Takes over a block that was given to a request by [`NewBlock::into_frame`].
@@ -244,8 +240,7 @@ impl<'f> NewBlock<'f> {
     /// Returns the block's first frame, for a request that takes over the right to its bytes, and
     /// the reference.
     pub(crate) fn into_frame(mut self) -> FrameId {
-        self.filling = None;
-        let held = self.take();
+        let (held, _) = self.take();
         let frame = held.frame;
         std::mem::forget(held);
         frame
@@ -267,10 +262,8 @@ impl<'f> NewBlock<'f> {
 
     /// Like [`NewBlock::finish`], but the caller notifies the futures that wait.
     pub(crate) fn finish_unnoted(mut self) -> BlockRef<'f> {
-        if let Some(filling) = self.filling.take() {
-            filling.finish();
-        }
-        let held = self.take();
+        let (held, filling) = self.take();
+        filling.finish();
         held.file.note_made();
         held
     }
@@ -281,7 +274,7 @@ impl<'f> NewBlock<'f> {
     }
 
     fn abandon(&mut self, error: Option<&FileError>) {
-        let (Some(mut held), Some(_)) = (self.held.take(), self.filling.take()) else {
+        let Some((mut held, _)) = self.made.take() else {
             return;
         };
         held.after = AfterUse::Keep;
@@ -310,7 +303,7 @@ impl Drop for NewBlock<'_> {
 
 impl fmt::Debug for NewBlock<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "NewBlock({:?})", self.held)
+        write!(f, "NewBlock({:?})", self.made.as_ref().map(|made| &made.0))
     }
 }
 
