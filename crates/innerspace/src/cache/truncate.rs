@@ -2,10 +2,10 @@
 //! held exclusively.
 //!
 //! The steps come in this order (I9): fills and writes are excluded (`alone`); new writebacks past
-//! the new end are prevented ([`Cutting`]), and those under way end; the store is changed; the size
-//! is changed; blocks are taken out of the index under their locks; translations are revoked; one
-//! grace period passes for a batch of blocks; the frames are freed. When the call returns, no read,
-//! no view taken later, and no access through a mapping sees the removed bytes.
+//! the new end are prevented ([`cut_from`]), and those under way end; the store is changed; the
+//! size is changed; blocks are taken out of the index under their locks; translations are revoked;
+//! one grace period passes for a batch of blocks; the frames are freed. When the call returns, no
+//! read, no view taken later, and no access through a mapping sees the removed bytes.
 //! `docs/protocols/cuts.md` has the argument.
 
 use std::cmp::Ordering::{Equal, Greater, Less};
@@ -32,25 +32,8 @@ use crate::cache::write::write_at::{check_range, end_operation, write_part};
 use crate::frame::FlagSet;
 use crate::store::SyncWhat;
 use crate::sync::atomic::Ordering;
-use crate::sync::failpoint;
+use crate::sync::{OnDrop, failpoint};
 use crate::units::{PAGE_SIZE, PageCount};
-
-/// A cut under way: until this is dropped, no writeback of a block that is being cut off begins.
-///
-/// Whether one begins is decided under the mutex of `dirty`, with the block locked and its length
-/// taken from the size under that lock. A writeback that began before the cut is waited for before
-/// the store is cut. A later one does not begin: if the store refuses the cut, the block is as
-/// dirty as before. The cut ends after every block concerned was removed, or had its tail cleared,
-/// under its lock. So a thread that locks one of them after that takes its length from the new
-/// size.
-#[must_use = "the cut ends when this is dropped"]
-struct Cutting<'f>(&'f FileCore);
-
-impl Drop for Cutting<'_> {
-    fn drop(&mut self) {
-        self.0.dirty().end_cut();
-    }
-}
 
 /// Locked blocks that the store is punching. If this is dropped with blocks in it, the punch has
 /// failed, perhaps half-way, or has panicked.
@@ -113,10 +96,18 @@ fn resize_store(core: &FileCore, new: u64) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Prevents new writebacks of the blocks from `first` on, and waits for those under way.
-fn cut_from<'f>(core: &'f FileCore, first: u64, _alone: &InvalidateGuard<'_>) -> Cutting<'f> {
+/// Begins a cut: prevents new writebacks of the blocks from `first` on until the result is dropped,
+/// and waits for those under way.
+///
+/// Whether one begins is decided under the mutex of `dirty`, with the block locked and its length
+/// taken from the size under that lock. A writeback that began before the cut is waited for before
+/// the store is cut. A later one does not begin: if the store refuses the cut, the block is as
+/// dirty as before. The cut ends after every block concerned was removed, or had its tail cleared,
+/// under its lock. So a thread that locks one of them after that takes its length from the new
+/// size.
+fn cut_from(core: &FileCore, first: u64, _alone: &InvalidateGuard<'_>) -> OnDrop<impl FnMut()> {
     core.dirty().begin_cut(first);
-    let cutting = Cutting(core);
+    let cutting = OnDrop(|| core.dirty().end_cut());
     wait_written(core, first..u64::MAX);
     failpoint!(Cutting);
     cutting

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use super::after::is_in_job;
 use super::keyed::{About, Lanes};
 use super::lanes::{Job, Lane, Served, Turn, Workers};
-use crate::sync::{Arc, Condvar, Mutex};
+use crate::sync::{Arc, Condvar, Mutex, OnDrop};
 
 /// The number of calls of one payer that run at a time.
 const AT_A_TIME: u32 = 4;
@@ -85,15 +85,6 @@ impl Drop for Open {
     }
 }
 
-/// Restores the previous value of [`RUNNING`].
-struct Running(bool);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        RUNNING.with(|running| running.set(self.0));
-    }
-}
-
 /// A call in its payer's lane. It keeps the lane alive.
 struct InLane {
     call: Call,
@@ -149,7 +140,8 @@ impl Deferred {
         let (_, open, call) = state.queue.remove(at)?;
         Some(move || {
             let _open = open;
-            let _running = Running(RUNNING.with(|running| running.replace(true)));
+            let before = RUNNING.with(|running| running.replace(true));
+            let _running = OnDrop(|| RUNNING.with(|running| running.set(before)));
             call();
         })
     }

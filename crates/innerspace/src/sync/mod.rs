@@ -22,6 +22,7 @@
 //! | `self_ref` | a reference of a shared object to itself |
 //! | `due` | a flag that a future is due to be woken |
 //! | `order` | the lock order, checked in debug builds |
+//! | `on_drop` | a guard for work that must not be left out |
 //! | `panics` | panics of foreign code, kept until the work is done |
 //! | `failpoint` | points at which a test can step in |
 //!
@@ -63,6 +64,8 @@ pub(crate) mod due;
 pub(crate) mod failpoint;
 pub(crate) mod gate;
 pub(crate) mod members;
+#[cfg(not(loom))]
+mod on_drop;
 pub(crate) mod order;
 pub(crate) mod panics;
 pub(crate) mod pending;
@@ -73,5 +76,7 @@ mod shim;
 
 pub(crate) use domain::Domain;
 pub(crate) use failpoint::failpoint;
+#[cfg(not(loom))]
+pub(crate) use on_drop::OnDrop;
 pub(crate) use order::{Apart, Rank, may_call_out};
 pub(crate) use shim::*;

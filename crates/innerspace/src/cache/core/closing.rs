@@ -1,7 +1,7 @@
 //! The progress of the closing of a file: it is closed once, and other threads can wait for that.
 
 use crate::sync::thread::{self, ThreadId};
-use crate::sync::{Condvar, Mutex, Rank};
+use crate::sync::{Condvar, Mutex, OnDrop, Rank};
 
 /// The stage of a file's closing. The mutex is not held while the file is closed.
 pub(crate) struct Closing {
@@ -41,14 +41,14 @@ impl Closing {
     }
 
     /// Begins to close the file, unless that was begun before. The closing ends when the result is
-    /// dropped.
-    pub(crate) fn begin(&self) -> Option<Ended<'_>> {
+    /// dropped, also if a store or waker has panicked.
+    pub(crate) fn begin(&self) -> Option<OnDrop<impl FnMut()>> {
         let mut stage = self.stage.lock();
         let begins = matches!(*stage, Stage::Open | Stage::Left);
         if begins {
             *stage = Stage::Running(thread::current().id());
         }
-        begins.then(|| Ended(self))
+        begins.then(|| OnDrop(|| self.set(Stage::Ended)))
     }
 
     /// Waits until the file is closed, or has to be closed by the caller. Returns whether the
@@ -63,14 +63,5 @@ impl Closing {
                 Stage::Open | Stage::Running(_) => stage = self.moved.wait(stage),
             }
         }
-    }
-}
-
-/// A closing under way. Dropping this ends it, also if a store or waker has panicked.
-pub(crate) struct Ended<'f>(&'f Closing);
-
-impl Drop for Ended<'_> {
-    fn drop(&mut self) {
-        self.0.set(Stage::Ended);
     }
 }

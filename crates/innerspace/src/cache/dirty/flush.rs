@@ -55,9 +55,9 @@ pub(crate) fn flush_in_its_lane(core: &FileCore, request: FlushRequest) {
     let Some(shared) = core.me.upgrade() else {
         return;
     };
-    let Some(flushing) = core.writes.begin_flush() else {
+    if !core.writes.begin_flush() {
         return;
-    };
+    }
     let mut left = LeftFlush::begin(&core.pool);
     let flush = Box::new(move || {
         let core = &*shared;
@@ -78,6 +78,5 @@ pub(crate) fn flush_in_its_lane(core: &FileCore, request: FlushRequest) {
         drop(ended);
         drop(left);
     });
-    flushing.into_job();
     core.cache.push(&core.store_calls, Turn::Shared, flush);
 }

@@ -3,8 +3,8 @@
 use crate::cache::dirty::sync_turns::Syncs;
 use crate::cache::dirty::write_backoff::WriteBackoff;
 use crate::cache::errors::ErrorSequence;
-use crate::sync::Condvar;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Condvar, OnDrop};
 
 /// The state of unwritten data.
 #[derive(Debug, Default)]
@@ -32,33 +32,15 @@ impl WriteState {
         self.next_block.store(block, Ordering::Relaxed);
     }
 
-    /// Begins a flush by a job. Returns `None` while one is under way.
-    pub(crate) fn begin_flush(&self) -> Option<Flushing<'_>> {
-        let is_flushing = self.is_flushing.swap(true, Ordering::Acquire);
-        (!is_flushing).then(|| Flushing(self))
+    /// Begins a flush, which a job continues. Returns false while one is under way.
+    pub(crate) fn begin_flush(&self) -> bool {
+        !self.is_flushing.swap(true, Ordering::Acquire)
     }
 
-    /// Takes over a flush that [`Flushing::into_job`] gave to a job.
-    pub(crate) fn flush_of_job(&self) -> Flushing<'_> {
+    /// Ends the flush when the result is dropped, also if a store panics. Called by its job.
+    pub(crate) fn flush_of_job(&self) -> OnDrop<impl FnMut()> {
         debug_assert!(self.is_flushing.load(Ordering::Relaxed), "begun before");
-        Flushing(self)
-    }
-}
-
-/// A flush under way. Dropping this ends it, also if a store panics.
-#[must_use = "the flush ends when this is dropped"]
-pub(crate) struct Flushing<'f>(&'f WriteState);
-
-impl Flushing<'_> {
-    /// Leaves the flush to a job, which continues it by [`WriteState::flush_of_job`].
-    pub(crate) fn into_job(self) {
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for Flushing<'_> {
-    fn drop(&mut self) {
-        self.0.is_flushing.store(false, Ordering::Release);
+        OnDrop(|| self.is_flushing.store(false, Ordering::Release))
     }
 }
 
@@ -98,12 +80,10 @@ mod tests {
     #[test]
     fn one_flush_is_under_way_at_a_time() {
         let state = WriteState::default();
-        let first = state.begin_flush().expect("none is under way");
-        assert!(state.begin_flush().is_none());
-        assert!(state.begin_flush().is_none(), "being refused ends nothing");
-        first.into_job();
-        assert!(state.begin_flush().is_none(), "the job goes on with it");
+        assert!(state.begin_flush(), "none is under way");
+        assert!(!state.begin_flush());
+        assert!(!state.begin_flush(), "being refused ends nothing");
         drop(state.flush_of_job());
-        assert!(state.begin_flush().is_some());
+        assert!(state.begin_flush());
     }
 }

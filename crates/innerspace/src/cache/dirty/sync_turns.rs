@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::store::SyncWhat;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Condvar, Mutex, WaitEnd};
+use crate::sync::{Condvar, Mutex, OnDrop, WaitEnd};
 
 /// A count of changes of the store. It starts at one, for a previous user of the store, which may
 /// not have synced.
@@ -86,18 +86,6 @@ impl Drop for Running<'_> {
     }
 }
 
-/// A call that may change the store. Dropping this counts the change, also after a panic, before
-/// any other thread learns that the call is over.
-#[must_use = "the change is noted when this is dropped"]
-pub(crate) struct Changing<'s>(&'s Syncs);
-
-impl Drop for Changing<'_> {
-    fn drop(&mut self) {
-        // Release pairs with the load of the next sync, which covers the change.
-        self.0.changes.0.fetch_add(1, Ordering::Release);
-    }
-}
-
 impl Syncs {
     /// Begins a sync when none is running. Returns `None` if another one has done the work
     /// meanwhile, or took longer than `patience`.
@@ -128,9 +116,13 @@ impl Syncs {
         })
     }
 
-    /// Begins a call that may change the store.
-    pub(crate) fn changing(&self) -> Changing<'_> {
-        Changing(self)
+    /// Begins a call that may change the store. Dropping the result counts the change, also after a
+    /// panic, before any other thread learns that the call is over.
+    pub(crate) fn changing(&self) -> OnDrop<impl FnMut()> {
+        // Release pairs with the load of the next sync, which covers the change.
+        OnDrop(|| {
+            self.changes.0.fetch_add(1, Ordering::Release);
+        })
     }
 
     pub(crate) fn changes(&self) -> u64 {
