@@ -123,7 +123,7 @@ fn truncate(core: &FileCore, new: u64, alone: &InvalidateGuard<'_>) -> Result<()
     cut_blocks(core, new);
     // The memory that was cut off is free now: the last block may move to some of it.
     let cleared = cut_tail(core, new);
-    end_holes(core, new.div_ceil(PAGE_SIZE as u64)..u64::MAX);
+    core.end_mapped_holes(new.div_ceil(PAGE_SIZE as u64)..u64::MAX);
     core.blocks
         .index
         .write()
@@ -151,16 +151,6 @@ fn cut_tail(core: &FileCore, size: u64) -> Result<(), FileError> {
         core.grace();
     }
     Ok(())
-}
-
-/// Takes away the mappings of holes in these pages. The size has already been lowered.
-fn end_holes(core: &FileCore, pages: Range<u64>) {
-    core.move_hole_epoch();
-    if !core.mappers.is_empty() {
-        core.grace();
-        core.mappers.revoke(pages, Revoke::Holes);
-        core.grace();
-    }
 }
 
 /// Makes a range read as zeros, up to the end of the file.
@@ -388,7 +378,7 @@ fn adopt_store_len(core: &FileCore, kept: u64, told: Option<u64>) -> Result<(), 
         cut_blocks(core, new);
         cut_tail(core, new)?;
     }
-    end_holes(core, 0..u64::MAX);
+    core.end_mapped_holes(0..u64::MAX);
     core.ready.changed();
     Ok(())
 }

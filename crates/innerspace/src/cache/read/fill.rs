@@ -16,6 +16,7 @@ use crate::cache::dirty::marks::mark_dirty;
 use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::lookup::block::{BlockRef, NewBlock};
 use crate::cache::lookup::get::{Basis, Get};
+use crate::cache::map::mappers::Revoke;
 use crate::cache::read::content::{content, known_content};
 use crate::cache::read::holes::Content;
 use crate::cache::read::read_ahead::{Ahead, Reading, Stream};
@@ -397,13 +398,9 @@ impl FileCore {
         let (Some(first), Some(last)) = (blocks().find(visible), blocks().rfind(visible)) else {
             return;
         };
-        self.move_hole_epoch();
-        if !self.mappers.is_empty() {
-            self.grace();
-            // The blocks are revoked as one range, with those in between: a hole among these faults
-            // in again.
-            self.revoke_and_wait(first..last + 1, crate::cache::map::mappers::Revoke::Holes);
-        }
+        // The blocks are revoked as one range, with those in between: a hole among these faults in
+        // again.
+        self.end_mapped_holes(self.pages_of(first..last + 1));
     }
 
     /// Reads a run of new blocks in this thread, and returns the first one. An error of the first
@@ -530,7 +527,7 @@ impl FileCore {
     pub(crate) fn end_hole_moved(&self, blocks: Range<u64>) {
         self.cut_known_hole(&blocks);
         if !self.mappers.is_empty() {
-            self.end_visible_hole(blocks);
+            self.end_mapped_holes(self.pages_of(blocks));
         }
     }
 
@@ -546,13 +543,18 @@ impl FileCore {
         }
     }
 
+    /// Takes away the mappings of holes in these pages of the file, some of which may have stopped
+    /// being holes.
     #[cold]
-    fn end_visible_hole(&self, blocks: Range<u64>) {
-        // This is for a mapper that was registered before. SeqCst: its faults read the epoch in the
-        // same order.
+    pub(crate) fn end_mapped_holes(&self, pages: Range<u64>) {
+        // SeqCst: the faults of a mapper that was registered before read the epoch in the same
+        // order.
         self.move_hole_epoch();
-        self.grace();
-        self.revoke_and_wait(blocks, crate::cache::map::mappers::Revoke::Holes);
+        if !self.mappers.is_empty() {
+            self.grace();
+            self.mappers.revoke(pages, Revoke::Holes);
+            self.grace();
+        }
     }
 
     /// Moves the epoch, because something may have stopped being a hole. Takes the mutex of the
