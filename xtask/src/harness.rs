@@ -52,8 +52,13 @@ impl Mode {
             Mode::Test => {
                 let shared = std::env::var_os("CARGO_TARGET_DIR")
                     .map_or_else(|| root().join("target"), PathBuf::from);
+                // A mutant is built for one short test: only the libraries below are optimised.
                 command
                     .env("CARGO_TARGET_DIR", shared)
+                    .env("CARGO_INCREMENTAL", "1")
+                    .env("CARGO_PROFILE_DEV_OPT_LEVEL", "0")
+                    .env("CARGO_PROFILE_DEV_DEBUG", "0")
+                    .args(["--config", "profile.dev.package.'*'.opt-level=1"])
                     .arg("--all-features")
             }
             Mode::Loom | Mode::Shuttle => {
