@@ -57,7 +57,6 @@ impl Mode {
                     .env("CARGO_TARGET_DIR", shared)
                     .env("CARGO_INCREMENTAL", "1")
                     .env("CARGO_PROFILE_DEV_OPT_LEVEL", "0")
-                    .env("CARGO_PROFILE_DEV_DEBUG", "0")
                     .args(["--config", "profile.dev.package.'*'.opt-level=1"])
                     .arg("--all-features")
             }
