@@ -71,6 +71,12 @@ impl<'f> BlockRef<'f> {
         self
     }
 
+    /// Marks the block as one that may stay cached.
+    pub(crate) fn keep_after_use(mut self) -> BlockRef<'f> {
+        self.after = AfterUse::Keep;
+        self
+    }
+
     /// Waits until a bit of the block is clear.
     pub(crate) fn wait(&self, bit: Bit) {
         self.file.frames().lock_of(self.frame).wait(bit, None);
@@ -268,9 +274,10 @@ impl<'f> NewBlock<'f> {
     }
 
     fn abandon(&mut self, error: Option<&FileError>) {
-        let Some((held, _)) = self.made.take() else {
+        let Some((mut held, _)) = self.made.take() else {
             return;
         };
+        held.after = AfterUse::Keep;
         let (file, frame, block) = (held.file, held.frame, held.block);
         if let Some(error) = error {
             file.blocks.fill_errors.lock().push((frame, error.clone()));

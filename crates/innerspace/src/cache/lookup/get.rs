@@ -15,7 +15,7 @@ use crate::cache::core::counters::count;
 use crate::cache::errors::FileError;
 use crate::cache::index::Word;
 use crate::cache::index::spare_nodes::SpareNodes;
-use crate::cache::lookup::block::{BlockRef, INDEX_AND_USER, Locked, NewBlock};
+use crate::cache::lookup::block::{AfterUse, BlockRef, INDEX_AND_USER, Locked, NewBlock};
 use crate::cache::wait::Wait;
 use crate::frame::{Dropped, FlagSet, HeldOf, Uses};
 use crate::reclaim::{AllocMode, Evictable, PoolFrame, Refault, Retired};
@@ -40,13 +40,20 @@ impl Get {
     pub(crate) const NOIO: Get = Get(1 << 3);
     /// Wait until no write of the block is under way.
     pub(crate) const STABLE: Get = Get(1 << 4);
+    /// Evict the block after use unless it was used in another way as well.
+    pub(crate) const DONTCACHE: Get = Get(1 << 5);
     /// The block is read ahead of any use.
-    pub(crate) const AHEAD: Get = Get(1 << 5);
+    pub(crate) const AHEAD: Get = Get(1 << 6);
 
     /// Whether all flags of `other` are set.
     #[inline]
     pub(crate) fn has(self, other: Get) -> bool {
         self.0 & other.0 == other.0
+    }
+
+    /// Returns the flags of `other` that are set.
+    pub(crate) fn of(self, other: Get) -> Get {
+        Get(self.0 & other.0)
     }
 
     /// Returns [`Get::NOWAIT`] if the caller may not wait, and no flag otherwise.
@@ -320,7 +327,8 @@ impl FileCore {
         owned: PoolFrame<'_>,
         spares: &mut SpareNodes<'_>,
     ) -> Result<Option<NewBlock<'_>>, FileError> {
-        let flags = match get.has(Get::ACCESSED) {
+        let referenced = get.has(Get::ACCESSED) && !get.has(Get::DONTCACHE);
+        let flags = match referenced {
             true => FlagSet::LOCKED | FlagSet::REFERENCED,
             false => FlagSet::LOCKED,
         };
@@ -331,7 +339,11 @@ impl FileCore {
         if !self.insert(block, frame, get, basis, spares)? {
             return Ok(None);
         }
-        Ok(Some(NewBlock::adopt(self, frame, block)))
+        let mut held = BlockRef::new(self, frame, block);
+        if get.has(Get::DONTCACHE) {
+            held.after = AfterUse::DropUnlessWanted;
+        }
+        Ok(Some(NewBlock::new(held)))
     }
 
     /// Whether the basis of a new block still holds. Called under the index mutex, with nothing at
@@ -382,14 +394,14 @@ impl FileCore {
     }
 
     /// Puts a block that comes back soon after its eviction on the active list, unless it is only
-    /// to be written (P10).
+    /// to be written (P10), or not to stay.
     fn note_refault(&self, frame: FrameId, shadow: Option<u64>, get: Get) {
         let Some(evicted_at) = shadow else {
             return;
         };
         let decision = self.count_refault(evicted_at);
         // A block that is read ahead is not used yet.
-        let is_use = !get.has(Get::WRITE) && !get.has(Get::AHEAD);
+        let is_use = !get.has(Get::WRITE) && !get.has(Get::DONTCACHE) && !get.has(Get::AHEAD);
         if decision == Refault::Activate && is_use {
             self.frames().meta(frame).flags.set(FlagSet::ACTIVE);
             let pages = PageCount(self.block_pages());

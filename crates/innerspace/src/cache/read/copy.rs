@@ -7,6 +7,7 @@ use crate::cache::core::FileCore;
 use crate::cache::core::handle::Handle;
 use crate::cache::errors::FileError;
 use crate::cache::lookup::block::BlockRef;
+use crate::cache::lookup::get::Get;
 use crate::cache::read::content::end_of_hole;
 use crate::cache::read::fill::{Miss, Present};
 use crate::cache::read::read_ahead::Stream;
@@ -67,7 +68,7 @@ impl Handle {
                 if uses.has(Uses::AHEAD) {
                     // The reference is dropped even if the store panics when it takes the requests.
                     let held = BlockRef::new(core, frame, offset >> core.block_shift());
-                    core.go_on(held.block, uses, &self.stream);
+                    core.go_on(held.block, uses, &self.stream, Get::NONE, drop);
                     return true;
                 }
             }

@@ -14,7 +14,7 @@ use crate::cache::core::counters::count;
 use crate::cache::core::locks::InvalidateGuard;
 use crate::cache::dirty::marks::mark_dirty;
 use crate::cache::errors::{FileError, StoreAction};
-use crate::cache::lookup::block::{AfterUse, BlockRef, NewBlock};
+use crate::cache::lookup::block::{BlockRef, NewBlock};
 use crate::cache::lookup::get::{Basis, Get};
 use crate::cache::map::mappers::Revoke;
 use crate::cache::read::content::{content, known_content};
@@ -40,8 +40,6 @@ pub(crate) struct Miss<'s> {
     pub(crate) reading: Reading,
     /// The number of blocks that the caller needs, from the missing one on.
     pub(crate) wanted: u64,
-    /// What happens after the use to a block that nobody else has used since it was read.
-    pub(crate) after: AfterUse,
 }
 
 impl<'s> Miss<'s> {
@@ -51,15 +49,6 @@ impl<'s> Miss<'s> {
             stream,
             reading: stream.reading(),
             wanted: 1,
-            after: AfterUse::Keep,
-        }
-    }
-
-    /// Creates a miss of one block that is not to stay in the cache.
-    pub(crate) fn uncached(stream: &'s Stream) -> Miss<'s> {
-        Miss {
-            after: AfterUse::DropUnlessWanted,
-            ..Miss::of(stream)
         }
     }
 
@@ -108,28 +97,19 @@ impl FileCore {
                         false => Err(self.would_block(offset)),
                     };
                 }
-                Some(mut held) => {
-                    if held.meta().uses.has(Uses::AHEAD) {
-                        held.after = miss.after;
-                    }
+                Some(held) => {
                     self.note_ahead(&held, miss.stream);
-                    if !held.is_up_to_date() {
-                        self.check_not_reentrant()?;
-                        self.wait_filled(&held)?;
-                    }
                     if held.is_up_to_date() {
                         return Ok(Present::Block(held));
                     }
+                    self.check_not_reentrant()?;
+                    self.wait_filled(&held)?;
                 }
                 None => {
                     self.check_not_reentrant()?;
-                    let get = match miss.after {
-                        AfterUse::Keep => Get::NONE,
-                        AfterUse::DropUnlessWanted => Get::AHEAD,
-                    };
                     let filled = self.with_room(|| {
                         let steady = self.locks.shared();
-                        self.fill_absent(block, get, &steady, miss)
+                        self.fill_absent(block, Get::NONE, &steady, miss)
                     });
                     self.ready.wake_due();
                     self.cache.run_deferred_if_abandoned();
@@ -146,14 +126,21 @@ impl FileCore {
     #[inline]
     pub(crate) fn note_ahead(&self, held: &BlockRef<'_>, stream: &Stream) {
         if held.meta().uses.has(Uses::AHEAD) {
-            self.go_on(held.block, &held.meta().uses, stream);
+            self.go_on(held.block, &held.meta().uses, stream, Get::NONE, drop);
         }
     }
 
     /// Handles the first use of a block that was read ahead: puts the next window in flight, if the
     /// reader has entered the last one.
     #[cold]
-    pub(crate) fn go_on(&self, block: u64, uses: &Uses, stream: &Stream) {
+    pub(crate) fn go_on<'f>(
+        &'f self,
+        block: u64,
+        uses: &Uses,
+        stream: &Stream,
+        get: Get,
+        mut keep: impl FnMut(BlockRef<'f>),
+    ) {
         if !uses.clear(Uses::AHEAD) || !stream.is_due(block) {
             return;
         }
@@ -166,7 +153,7 @@ impl FileCore {
             return;
         };
         let ahead = stream.used(block, &self.tuning());
-        self.read_ahead(stream, ahead);
+        self.read_ahead(stream, ahead, get, &mut keep);
     }
 
     /// Returns the bounds of read-ahead windows at this moment.
@@ -195,13 +182,26 @@ impl FileCore {
     /// Makes and fills a block that is not cached, with others that are needed after it, and puts
     /// the stream's next blocks in flight. The read does not count as a use of the block: the
     /// caller then looks it up and marks it. [`Get::WRITE`] in `get` says that the block is filled
-    /// for a writer, [`Get::AHEAD`] that it is not to stay.
+    /// for a writer.
     pub(crate) fn fill_absent(
         &self,
         block: u64,
         get: Get,
+        steady: &InvalidateGuard<'_>,
+        miss: Miss<'_>,
+    ) -> Result<Filled, FileError> {
+        self.fill_absent_into(block, get, steady, miss, drop)
+    }
+
+    /// Like [`FileCore::fill_absent`]. `keep` gets each block that is read or put in flight, in
+    /// order. [`Get::DONTCACHE`] holds for all of them.
+    pub(crate) fn fill_absent_into<'f>(
+        &'f self,
+        block: u64,
+        get: Get,
         _steady: &InvalidateGuard<'_>,
         miss: Miss<'_>,
+        mut keep: impl FnMut(BlockRef<'f>),
     ) -> Result<Filled, FileError> {
         let start = block << self.block_shift();
         let size = self.size();
@@ -215,10 +215,11 @@ impl FileCore {
         let Some(first) = self.create(block, get)? else {
             return Ok(Filled::LookAgain);
         };
+        let also = get.of(Get::DONTCACHE);
         let mut run = vec![first];
         let together = miss.wanted.min(self.store.request_blocks);
         let behind = block + 1..block + together.min(self.room_in_flight()).max(1);
-        let (runs, _) = self.make_runs(behind, u64::MAX, Get::NONE);
+        let (runs, _) = self.make_runs(behind, u64::MAX, also);
         if let Some(more) = runs.into_iter().next() {
             let follows = more[0].block() == block + 1;
             match follows {
@@ -228,26 +229,32 @@ impl FileCore {
             }
         }
         let read = block + run.len() as u64;
+        if also.has(Get::DONTCACHE) {
+            for new in &run[1..] {
+                new.reference().into_iter().for_each(&mut keep);
+            }
+        }
         if read < block + miss.wanted {
-            self.put_in_flight(read..block + miss.wanted, Get::NONE);
+            self.put_in_flight(read..block + miss.wanted, also, &mut keep);
         }
         let ahead = (miss.stream).miss(block, miss.wanted, miss.reading, &self.tuning());
-        self.read_ahead(miss.stream, ahead);
-        self.read_run(run)?;
+        self.read_ahead(miss.stream, ahead, also, &mut keep);
+        let first = self.read_run(run)?;
+        keep(first);
         Ok(Filled::LookAgain)
     }
 
     /// Makes blocks that are absent and have data, as far as there is memory without I/O. Returns
     /// runs of neighbours of at most one request each, `most` blocks in all, and the block at which
     /// memory ran out. Never fails.
-    fn make_runs(
-        &self,
+    fn make_runs<'f>(
+        &'f self,
         blocks: impl IntoIterator<Item = u64>,
         mut most: u64,
         get: Get,
-    ) -> (Vec<Vec<NewBlock<'_>>>, Option<u64>) {
+    ) -> (Vec<Vec<NewBlock<'f>>>, Option<u64>) {
         let end = self.size().div_ceil(self.block_bytes());
-        let mut runs: Vec<Vec<NewBlock<'_>>> = Vec::new();
+        let mut runs: Vec<Vec<NewBlock<'f>>> = Vec::new();
         for block in blocks.into_iter().filter(|block| *block < end) {
             if most == 0 {
                 return (runs, Some(block));
@@ -277,10 +284,20 @@ impl FileCore {
 
     /// Puts blocks in flight that will be needed soon. Returns the block at which there was no more
     /// room.
-    fn put_in_flight(&self, blocks: impl IntoIterator<Item = u64>, get: Get) -> Option<u64> {
+    fn put_in_flight<'f>(
+        &'f self,
+        blocks: impl IntoIterator<Item = u64>,
+        get: Get,
+        keep: &mut impl FnMut(BlockRef<'f>),
+    ) -> Option<u64> {
         let (runs, rest) = self.make_runs(blocks, self.room_in_flight(), get);
         let mut batch = Batch::new();
         for run in runs {
+            for new in &run {
+                if get.has(Get::DONTCACHE) {
+                    new.reference().into_iter().for_each(&mut *keep);
+                }
+            }
             batch.push(self.request_for(run));
         }
         self.submit(batch);
@@ -288,19 +305,26 @@ impl FileCore {
     }
 
     /// Puts blocks in flight that a stream is about to need.
-    pub(super) fn read_ahead(&self, stream: &Stream, ahead: Ahead) {
+    pub(super) fn read_ahead<'f>(
+        &'f self,
+        stream: &Stream,
+        ahead: Ahead,
+        get: Get,
+        keep: &mut impl FnMut(BlockRef<'f>),
+    ) {
         if ahead.is_empty() {
             return;
         }
+        let get = get | Get::AHEAD;
         let rest = match ahead.range() {
             // The blocks are in ascending order, so that neighbours make one request. In a downward
             // stream the nearest come last: if there is no memory for them, they are misses.
             Some(range) if ahead.step < 0 => {
-                self.put_in_flight(range, Get::AHEAD);
+                self.put_in_flight(range, get, keep);
                 None
             }
-            Some(range) => self.put_in_flight(range, Get::AHEAD),
-            None => self.put_in_flight(ahead.blocks(), Get::AHEAD),
+            Some(range) => self.put_in_flight(range, get, keep),
+            None => self.put_in_flight(ahead.blocks(), get, keep),
         };
         if let Some(block) = rest {
             stream.fell_short(&ahead, block);
@@ -323,7 +347,7 @@ impl FileCore {
         while !rest.is_empty() {
             let room = (self.room_in_flight().max(1) as usize).min(rest.len());
             let (now, later) = rest.split_at(room);
-            self.put_in_flight(now.iter().copied(), Get::NONE);
+            self.put_in_flight(now.iter().copied(), Get::NONE, &mut drop);
             rest = later;
             if !rest.is_empty() {
                 for held in now.iter().filter_map(|block| self.lookup(*block)) {
@@ -355,7 +379,7 @@ impl FileCore {
         if !blocks.clone().all(|block| is_known(&block)) {
             return false;
         }
-        self.put_in_flight(blocks.clone(), Get::NONE);
+        self.put_in_flight(blocks.clone(), Get::NONE, &mut drop);
         blocks.clone().all(|block| self.lookup(block).is_some())
     }
 
@@ -408,7 +432,7 @@ impl FileCore {
             match (&first, ended) {
                 (None, ended) => first = Some(ended),
                 // Each thread that waits holds a reference of its own.
-                (Some(_), Ok(held)) => drop(held),
+                (Some(_), Ok(held)) => drop(held.keep_after_use()),
                 (Some(_), Err(_)) => {}
             }
         }

@@ -171,7 +171,7 @@ impl Handle {
             }
             let uses = &core.frames().meta(row.last()).uses;
             if uses.has(Uses::AHEAD) {
-                core.go_on(block, uses, &self.stream);
+                core.go_on(block, uses, &self.stream, Get::NONE, drop);
             }
         }
         let inside = core.inside_block(range.start) as usize;
@@ -485,7 +485,7 @@ impl<'f> LineUp<'f> {
             let tuning = core.tuning();
             let stream = &handle.stream;
             let ahead = stream.miss(run[0].block(), wanted, stream.reading(), &tuning);
-            core.read_ahead(stream, ahead);
+            core.read_ahead(stream, ahead, Get::NONE, &mut drop);
         }
         drop(core.read_run(run)?);
         drop(steady);

@@ -138,7 +138,7 @@ impl Handle {
         if let Some(uses) = pinned.uses()
             && uses.has(Uses::AHEAD)
         {
-            (self.core).go_on(block, uses, &self.stream);
+            (self.core).go_on(block, uses, &self.stream, Get::NONE, drop);
         }
     }
 

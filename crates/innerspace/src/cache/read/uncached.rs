@@ -1,38 +1,39 @@
 //! Reads without caching (DONTCACHE): bytes that are needed once leave no blocks behind.
 //!
-//! A cached block is used where it is, and not marked. A block that nobody has used since it was
-//! read ahead ([`Uses::AHEAD`]) does not stay. The block that such a read brings in counts as read
-//! ahead, too. After the read has used one of these, it is evicted without a shadow, unless it was
-//! used in another way meanwhile: marked by a use, held, viewed, mapped or written.
+//! A cached block is used where it is, and not marked, since the read did not bring it in. Blocks
+//! that such a read brings in, the block that it needs and those read ahead after it, are held
+//! until they are used. Then they are evicted without a shadow, unless they were used in another
+//! way meanwhile: marked by a use, held, viewed, mapped or written.
 //!
 //! Two cases are decided by the frame's word at the moment of the eviction, since there is no bit
 //! left to remember more. A block that was only prefetched meanwhile is unmarked at that moment,
 //! and is evicted. If two of these reads use a block at the same time, both hold it, and the one
-//! that would evict it takes the other for a use: the block stays.
+//! that brought it in takes the other for a use: the block stays.
 
+use std::collections::VecDeque;
 use std::ops::{Range, RangeBounds};
 
 use crate::cache::PagedFile;
 use crate::cache::core::FileCore;
 use crate::cache::core::handle::Handle;
 use crate::cache::errors::FileError;
-use crate::cache::read::copy::{next_piece, read_by_blocks, up_to_end};
-use crate::cache::read::fill::{Miss, Present};
+use crate::cache::lookup::block::BlockRef;
+use crate::cache::lookup::get::Get;
+use crate::cache::read::copy::{read_by_blocks, up_to_end};
+use crate::cache::read::fill::{Filled, Miss, Present};
 use crate::cache::read::read_ahead::Stream;
 use crate::cache::read::view::View;
 use crate::cache::read::window::MOST_UNCACHED_WINDOW;
 use crate::cache::wait::Wait;
 use crate::cache::write::write_at::end_operation;
-use crate::frame::Uses;
 use crate::sync::Arc;
 
 impl PagedFile {
     /// Like [`PagedFile::read_at`], for bytes that are needed once: a block that was not cached
     /// before is not cached afterwards, unless it was read in another way, viewed, mapped or
-    /// written meanwhile. A prefetch meanwhile is not enough, and a block that was read ahead
-    /// counts as not cached until somebody has used it. A block that is in use at the very moment
-    /// at which this read drops it also stays, even if the user is a read of this kind: two reads
-    /// that go over the same bytes at the same time may leave blocks in the cache, which are
+    /// written meanwhile. A prefetch meanwhile is not enough. A block that is in use at the very
+    /// moment at which this read drops it also stays, even if the user is a read of this kind: two
+    /// reads that go over the same bytes at the same time may leave blocks in the cache, which are
     /// evicted like all others.
     ///
     /// # Errors
@@ -79,41 +80,91 @@ impl PagedFile {
 struct UncachedRead<'f> {
     file: &'f FileCore,
     stream: Stream,
-    /// The blocks that are still to be read.
-    left: Range<u64>,
+    /// The blocks that the read has brought in and not yet used, in ascending order.
+    brought: VecDeque<BlockRef<'f>>,
 }
 
 impl<'f> UncachedRead<'f> {
     fn new(file: &'f FileCore, bytes: Range<u64>) -> UncachedRead<'f> {
         let stream = Stream::with_windows_up_to(MOST_UNCACHED_WINDOW >> file.block_shift());
-        let left = file.blocks_of(bytes);
-        stream.expect(left.clone(), &file.tuning());
-        UncachedRead { file, stream, left }
+        stream.expect(file.blocks_of(bytes), &file.tuning());
+        UncachedRead {
+            file,
+            stream,
+            brought: VecDeque::new(),
+        }
     }
 
-    /// Reads the block with the byte at `offset`, which comes after all earlier ones.
-    fn read_block(&mut self, offset: u64) -> Result<Present<'f>, FileError> {
-        let present = (self.file).read_block(offset, Miss::uncached(&self.stream), Wait::Yes)?;
-        self.left.start = (offset >> self.file.block_shift()) + 1;
-        Ok(present)
+    /// Reads the block, which comes after all earlier ones.
+    fn read_block(&mut self, block: u64) -> Result<Present<'f>, FileError> {
+        let file = self.file;
+        loop {
+            while let Some(held) = self.brought.pop_front_if(|held| held.block <= block) {
+                // Otherwise the block was cut off, or moved, or another block was evicted in its
+                // place.
+                if held.block == block && held.meta().hold.load().is_cached() {
+                    self.go_on(&held);
+                    file.check_not_reentrant()?;
+                    file.wait_filled(&held)?;
+                    if held.is_up_to_date() {
+                        return Ok(Present::Block(held));
+                    }
+                }
+            }
+            match file.lookup(block) {
+                Some(held) if held.is_up_to_date() => return Ok(Present::Block(held)),
+                Some(held) => {
+                    file.check_not_reentrant()?;
+                    file.wait_filled(&held)?;
+                }
+                None => {
+                    file.check_not_reentrant()?;
+                    if self.fill(block)? == Filled::Hole {
+                        return Ok(Present::Hole);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts the next window in flight when it is time, because a block that was brought in is about
+    /// to be used.
+    fn go_on(&mut self, held: &BlockRef<'f>) {
+        let (file, brought) = (self.file, &mut self.brought);
+        let keep = |held: BlockRef<'f>| brought.push_back(held.drop_after_use());
+        file.go_on(
+            held.block,
+            &held.meta().uses,
+            &self.stream,
+            Get::DONTCACHE,
+            keep,
+        );
+    }
+
+    fn fill(&mut self, block: u64) -> Result<Filled, FileError> {
+        let (file, stream) = (self.file, &self.stream);
+        let filled = file.with_room(|| {
+            let steady = file.locks.shared();
+            let keep = |held: BlockRef<'f>| {
+                let at = self
+                    .brought
+                    .partition_point(|other| other.block < held.block);
+                self.brought.insert(at, held.drop_after_use());
+            };
+            let miss = Miss::of(stream);
+            file.fill_absent_into(block, Get::DONTCACHE, &steady, miss, keep)
+        });
+        file.ready.wake_due();
+        file.cache.run_deferred_if_abandoned();
+        filled
     }
 }
 
 impl Drop for UncachedRead<'_> {
     fn drop(&mut self) {
-        // In a child of fork(2), no thread lets the blocks land.
-        if self.file.check_process().is_err() {
-            return;
-        }
-        // If the read did not come to its end, these blocks may have been read ahead for it.
-        let windows = (2 * MOST_UNCACHED_WINDOW) >> self.file.block_shift();
-        for block in self.left.clone().take(windows as usize) {
-            let held = self.file.lookup(block);
-            if let Some(held) = held.filter(|held| held.meta().uses.clear(Uses::AHEAD)) {
-                // A block in flight cannot be released before it has landed.
-                let _ = self.file.wait_filled(&held);
-                drop(held.drop_after_use());
-            }
+        // A block in flight cannot be released before it has landed.
+        for held in &self.brought {
+            let _ = self.file.wait_filled(held);
         }
     }
 }
@@ -124,7 +175,7 @@ impl Handle {
         let bytes = up_to_end(core, offset, buf.len());
         let mut read = UncachedRead::new(core, bytes.clone());
         read_by_blocks(core, buf, bytes, |at, into| {
-            match read.read_block(at)? {
+            match read.read_block(at >> core.block_shift())? {
                 Present::Hole => into.fill(0),
                 Present::Block(held) => {
                     let inside = core.inside_block(at) as usize;
@@ -142,16 +193,19 @@ impl Handle {
     ) -> Result<(), FileError> {
         let core = &*self.core;
         let mut read = UncachedRead::new(core, range.clone());
-        let mut left = range;
-        while let Some(piece) = next_piece(core, &mut left) {
-            let (len, size) = ((piece.end - piece.start) as usize, core.size());
+        let mut at = range.start;
+        while at < range.end {
+            let block_end = at.saturating_add(core.left_in_block(at) as u64);
+            let piece = at..block_end.min(range.end);
+            let (start, len) = (core.inside_block(at) as usize, (piece.end - at) as usize);
+            let size = core.size();
             if piece.end > size {
-                return Err(core.past_end(piece.start, len as u64, size));
+                return Err(core.past_end(at, len as u64, size));
             }
-            match read.read_block(piece.start)? {
+            at = piece.end;
+            match read.read_block(piece.start >> core.block_shift())? {
                 Present::Hole => each(&View::zeros(len)),
                 Present::Block(held) => {
-                    let start = core.inside_block(piece.start) as usize;
                     let view = View::of_frame(&core.pool, held.frame, start..start + len);
                     // The block is being written, or mapped writable, so it is needed in the cache.
                     each(&view.map_or_else(|| self.view(piece, Wait::Yes), Ok)?);

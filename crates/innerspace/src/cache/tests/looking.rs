@@ -285,13 +285,11 @@ fn dontcache_drops_the_block_after_use_unless_it_is_wanted() {
     for size in SIZES {
         let cache = memory_of(64, size);
         let file = open(&cache, &patterned(16 * size), &options(size));
+        let get = Get::DONTCACHE | Get::ACCESSED;
         for wanted in [false, true] {
-            let mut new = core(&file)
-                .create(7, Get::NONE)
-                .unwrap()
-                .expect("not cached");
+            let mut new = core(&file).create(7, get).unwrap().expect("not cached");
             new.bytes_mut().fill(7);
-            let held = new.finish().drop_after_use();
+            let held = new.finish();
             if wanted {
                 file.view(7 * size..7 * size + 1).unwrap();
             }

@@ -261,8 +261,9 @@ pub(crate) fn append_page(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<
             !dirty.is_cutting() && ends_with_page && core.mappers.is_empty()
         };
         let end = (block + 1) << core.block_shift();
-        let (made, result) = insert_complete(core, block, &[frame], end, AllocMode::Wait, may);
-        result.map(|()| made > 0)
+        // If a node is refused, the path of other writes waits for room.
+        let (made, _) = insert_complete(core, block, &[frame], end, AllocMode::Wait, may);
+        Ok(made > 0)
     };
     write_new_page(core, block, fill, insert)
 }
