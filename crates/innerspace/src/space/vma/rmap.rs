@@ -2,11 +2,10 @@
 //! pages away.
 //!
 //! Several ranges may map the same page of a file, and a range may have any length. The ranges are
-//! in a tree of their own, part of the set of mappings, ordered by file, size class (log2 of their
-//! pages), first page and address. A lookup of a page reads, in each class that the file has, the
-//! ranges that begin close enough below the page. Ranges of one class differ in length by less than
-//! a factor of two, so a range that is read in vain maps pages close by. The cost is in proportion
-//! to the ranges found, plus a few descents for each class, however many ranges there are.
+//! in a tree of their own, part of the set of mappings, ordered by file, first page and address. A
+//! subtree knows the greatest end, in pages of a file, of its ranges, so that a lookup passes over
+//! the subtrees that end too early. The cost is in proportion to the ranges found, plus a few
+//! descents, however many ranges there are.
 
 use std::ops::Range;
 
@@ -37,8 +36,6 @@ struct RmapEntry {
 struct RmapKey {
     /// The file's key.
     file: usize,
-    /// The log2 of the number of pages.
-    size: u8,
     /// The first page of the file that the range maps.
     first: u64,
     /// The first address of the range.
@@ -48,13 +45,11 @@ struct RmapKey {
 impl Key for RmapKey {
     const FIRST: RmapKey = RmapKey {
         file: 0,
-        size: 0,
         first: 0,
         at: 0,
     };
     const UNUSED: RmapKey = RmapKey {
         file: usize::MAX,
-        size: u8::MAX,
         first: u64::MAX,
         at: u64::MAX,
     };
@@ -67,14 +62,12 @@ impl Key for RmapKey {
 impl RmapEntry {
     /// Returns the entry of a mapping; `None` if it maps no file.
     fn by(vma: &Vma) -> Option<RmapEntry> {
-        let pages = (vma.end - vma.start) >> PAGE_SHIFT;
         let key = RmapKey {
             file: vma.file()?.key(),
-            size: pages.ilog2() as u8,
             first: vma.first_page,
             at: vma.start,
         };
-        let end = vma.first_page + pages;
+        let end = vma.first_page + ((vma.end - vma.start) >> PAGE_SHIFT);
         Some(RmapEntry { key, end })
     }
 }
@@ -91,6 +84,10 @@ impl Ranged for RmapEntry {
             at: self.key.at + 1,
             ..self.key
         }
+    }
+
+    fn most(&self) -> u64 {
+        self.end
     }
 }
 
@@ -125,67 +122,39 @@ impl FileRanges {
         file: usize,
         pages: &Range<u64>,
     ) -> impl Iterator<Item = u64> + use<'_> {
-        let pages = pages.clone();
-        self.sizes(file)
-            .flat_map(move |size| self.looked_at(file, size, pages.clone()))
-            .filter(move |(_, hits)| *hits)
-            .map(|(entry, _)| entry.key.at)
+        self.entries(file, pages).map(|entry| entry.key.at)
     }
 
     /// Returns the first page of the file, at or above `from`, that a range maps.
     pub(crate) fn first_page(&self, file: usize, from: u64) -> Option<u64> {
-        let first = |size| {
-            let mut looked_at = self.looked_at(file, size, from..u64::MAX);
-            let (entry, _) = looked_at.find(|(_, hits)| *hits)?;
-            Some(entry.key.first.max(from))
-        };
-        self.sizes(file).filter_map(first).min()
+        let entry = self.entries(file, &(from..u64::MAX)).next()?;
+        Some(entry.key.first.max(from))
     }
 
-    /// Returns the size classes of the file's ranges.
-    fn sizes(&self, file: usize) -> impl Iterator<Item = u8> + use<'_> {
-        let mut next = RmapKey {
+    /// Returns the ranges that map one of these pages of the file, by their first pages.
+    fn entries(
+        &self,
+        file: usize,
+        pages: &Range<u64>,
+    ) -> impl Iterator<Item = &RmapEntry> + use<'_> {
+        let pages = pages.clone();
+        let first = RmapKey {
             file,
             ..RmapKey::FIRST
         };
-        std::iter::from_fn(move || {
-            let found = self.0.find(next)?.key;
-            next.size = found.size + 1;
-            (found.file == file).then_some(found.size)
-        })
-    }
-
-    /// Returns the ranges of one class that a lookup of these pages reads, each with whether it
-    /// maps one of them.
-    fn looked_at(
-        &self,
-        file: usize,
-        size: u8,
-        pages: Range<u64>,
-    ) -> impl Iterator<Item = (&RmapEntry, bool)> + use<'_> {
-        let most = (2 << size) - 1;
-        let from = RmapKey {
-            file,
-            size,
-            first: (pages.start + 1).saturating_sub(most),
-            at: 0,
-        };
-        let is_near = move |entry: &&RmapEntry| {
-            let RmapKey {
-                file: of,
-                size: class,
-                first,
-                ..
-            } = entry.key;
-            (of, class) == (file, size) && first < pages.end
-        };
-        let near = self.0.iter_from(from).take_while(is_near);
-        near.map(move |entry| (entry, entry.end > pages.start))
+        let is_near =
+            move |entry: &&RmapEntry| entry.key.file == file && entry.key.first < pages.end;
+        let near = self
+            .0
+            .iter_reaching(first, pages.start + 1)
+            .take_while(is_near);
+        near.filter(move |entry| entry.end > pages.start)
     }
 }
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
+    use super::super::tree::WIDTH;
     use super::*;
 
     /// Returns a generator of pseudo-random numbers.
@@ -198,13 +167,7 @@ mod tests {
     }
 
     fn entry(file: usize, at: u64, first: u64, pages: u64) -> RmapEntry {
-        let size = pages.ilog2() as u8;
-        let key = RmapKey {
-            file,
-            size,
-            first,
-            at,
-        };
+        let key = RmapKey { file, first, at };
         RmapEntry {
             key,
             end: first + pages,
@@ -259,11 +222,11 @@ mod tests {
         all.push(entry(1, 1 << 41, 0, page));
         let ranges = ranges(&all);
         let looks = |page: u64| {
-            let looked_at = |size| ranges.looked_at(1, size, page..page + 1).count();
-            ranges.sizes(1).map(looked_at).sum::<usize>()
+            let near = ranges.0.iter_reaching(RmapKey::FIRST, page + 1);
+            near.take_while(|entry| entry.key.first <= page).count()
         };
         let most = (0..page).map(looks).max();
-        assert!(most <= Some(8), "{most:?} looks for one page");
+        assert!(most <= Some(2 * WIDTH), "{most:?} looks for one page");
         assert!((0..page).all(|page| ranges.showing(1, &(page..page + 1)).count() == 2));
     }
 }

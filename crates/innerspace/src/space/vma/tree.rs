@@ -7,8 +7,10 @@
 //! and a fork keeps the parent's. A node that only one clone has is changed in place, so a run of
 //! changes copies each node once.
 //!
-//! An inner node knows, for each child, where its ranges start and end and the widest gap between
-//! two of them. So a free range is found without reading the ranges.
+//! An inner node knows, for each child, where its ranges start and end, and the greatest of the
+//! gaps between two of them and of what each range itself says ([`Ranged::most`]). So a free range
+//! is found without reading the ranges, and a search passes over the children that cannot have what
+//! it wants.
 //!
 //! Nodes are counted in a [`Ledger`], whose owner charges for them.
 
@@ -61,8 +63,8 @@ pub(crate) trait Ranged: Clone {
     fn start(&self) -> Self::Key;
     /// Returns the end, which is above `start`.
     fn end(&self) -> Self::Key;
-    /// Returns the widest gap inside.
-    fn gap(&self) -> u64 {
+    /// Returns a number of which the node above knows the greatest.
+    fn most(&self) -> u64 {
         0
     }
 }
@@ -80,6 +82,7 @@ struct Node<V: Ranged> {
     _entry: Entry,
 }
 
+#[derive(Clone)]
 enum Body<V: Ranged> {
     Leaf(Row<V>),
     Inner(Row<Child<V>>),
@@ -99,8 +102,8 @@ struct Child<V: Ranged> {
     start: V::Key,
     /// The end of its last range.
     end: V::Key,
-    /// The widest gap between two of its ranges.
-    gap: u64,
+    /// The greatest of the gaps between two of its ranges and of what each says.
+    most: u64,
 }
 
 impl<V: Ranged> Ranged for Child<V> {
@@ -114,8 +117,8 @@ impl<V: Ranged> Ranged for Child<V> {
         self.end
     }
 
-    fn gap(&self) -> u64 {
-        self.gap
+    fn most(&self) -> u64 {
+        self.most
     }
 }
 
@@ -169,32 +172,39 @@ impl<T: Ranged> Row<T> {
         upper
     }
 
-    /// Returns the first start, the last end and the widest gap.
+    /// Returns the first start, the last end, and the greatest of the gaps between two items and of
+    /// what each says.
     fn bounds(&self) -> (T::Key, T::Key, u64) {
         let between = self
             .items
             .windows(2)
             .map(|pair| Key::gap(pair[0].end(), pair[1].start()));
-        let inside = self.items.iter().map(Ranged::gap);
-        let gap = between.chain(inside).max().unwrap_or(0);
-        (self.items[0].start(), self.ends[self.items.len() - 1], gap)
+        let said = self.items.iter().map(Ranged::most);
+        let most = between.chain(said).max().unwrap_or(0);
+        (self.items[0].start(), self.ends[self.items.len() - 1], most)
+    }
+}
+
+impl<V: Ranged> Node<V> {
+    fn new(body: Body<V>, ledger: &Arc<Ledger>) -> Arc<Node<V>> {
+        let _entry = Entry::new(ledger, RangeTree::<V>::NODE_BYTES);
+        Arc::new(Node { body, _entry })
     }
 }
 
 impl<V: Ranged> Child<V> {
-    fn new(body: Body<V>, ledger: &Arc<Ledger>) -> Child<V> {
-        let (start, end, gap) = body.bounds();
-        let _entry = Entry::new(ledger, RangeTree::<V>::NODE_BYTES);
+    fn new(node: Arc<Node<V>>) -> Child<V> {
+        let (start, end, most) = node.body.bounds();
         Child {
-            node: Arc::new(Node { body, _entry }),
+            node,
             start,
             end,
-            gap,
+            most,
         }
     }
 
     fn refresh(&mut self) {
-        (self.start, self.end, self.gap) = self.node.body.bounds();
+        (self.start, self.end, self.most) = self.node.body.bounds();
     }
 }
 
@@ -218,12 +228,7 @@ impl<V: Ranged> Body<V> {
 /// takes its place.
 fn own<'a, V: Ranged>(node: &'a mut Arc<Node<V>>, ledger: &Arc<Ledger>) -> &'a mut Body<V> {
     if Arc::get_mut(node).is_none() {
-        let body = match &node.body {
-            Body::Leaf(row) => Body::Leaf(row.clone()),
-            Body::Inner(row) => Body::Inner(row.clone()),
-        };
-        let _entry = Entry::new(ledger, RangeTree::<V>::NODE_BYTES);
-        *node = Arc::new(Node { body, _entry });
+        *node = Node::new(node.body.clone(), ledger);
     }
     &mut Arc::get_mut(node).expect("nobody else has it").body
 }
@@ -278,9 +283,16 @@ impl<V: Ranged> RangeTree<V> {
 
     /// Returns the ranges that end above `at`, in order.
     pub(crate) fn iter_from(&self, at: V::Key) -> Iter<'_, V> {
+        self.iter_reaching(at, 0)
+    }
+
+    /// Returns the ranges that end above `at`, in order, without those in subtrees in which no
+    /// range says as much as `least`.
+    pub(crate) fn iter_reaching(&self, at: V::Key, least: u64) -> Iter<'_, V> {
         let mut iter = Iter {
             above: ArrayVec::new(),
             leaf: [].iter(),
+            least,
         };
         if let Some(root) = self.root.as_deref() {
             iter.descend(root, at);
@@ -296,19 +308,12 @@ impl<V: Ranged> RangeTree<V> {
     /// Adds a range that overlaps no other.
     pub(crate) fn insert(&mut self, value: V) {
         let Some(root) = &mut self.root else {
-            let leaf = Child::new(Body::Leaf(Row::new([value])), &self.ledger);
-            self.root = Some(leaf.node);
+            self.root = Some(Node::new(Body::Leaf(Row::new([value])), &self.ledger));
             return;
         };
         if let Some(upper) = insert_below(root, value, &self.ledger) {
-            let (start, end, gap) = root.body.bounds();
-            let lower = Child {
-                node: root.clone(),
-                start,
-                end,
-                gap,
-            };
-            self.root = Some(Child::new(Body::Inner(Row::new([lower, upper])), &self.ledger).node);
+            let row = Row::new([Child::new(root.clone()), upper]);
+            self.root = Some(Node::new(Body::Inner(row), &self.ledger));
         }
     }
 
@@ -337,7 +342,7 @@ fn insert_below<V: Ranged>(
     match own(node, ledger) {
         Body::Leaf(row) => {
             let upper = insert_item(row, row.place(value.start()), value);
-            upper.map(|upper| Child::new(Body::Leaf(upper), ledger))
+            upper.map(|upper| Child::new(Node::new(Body::Leaf(upper), ledger)))
         }
         Body::Inner(row) => {
             let place = row.place(value.start()).min(row.items.len() - 1);
@@ -346,7 +351,7 @@ fn insert_below<V: Ranged>(
             child.refresh();
             row.index(place);
             let upper = insert_item(row, place + 1, split?);
-            upper.map(|upper| Child::new(Body::Inner(upper), ledger))
+            upper.map(|upper| Child::new(Node::new(Body::Inner(upper), ledger)))
         }
     }
 }
@@ -401,9 +406,9 @@ fn rebalance<V: Ranged>(row: &mut Row<Child<V>>, place: usize, ledger: &Arc<Ledg
         }
         _ => unreachable!("all leaves have the same depth"),
     };
-    row.items[left] = Child::new(lower, ledger);
+    row.items[left] = Child::new(Node::new(lower, ledger));
     match upper {
-        Some(upper) => row.items[left + 1] = Child::new(upper, ledger),
+        Some(upper) => row.items[left + 1] = Child::new(Node::new(upper, ledger)),
         None => row.remove(left + 1),
     }
     row.index(left);
@@ -445,6 +450,8 @@ pub(crate) struct Iter<'a, V: Ranged> {
     /// For each level above the leaf, the children still to visit.
     above: ArrayVec<std::slice::Iter<'a, Child<V>>, MAX_TREE_DEPTH>,
     leaf: std::slice::Iter<'a, V>,
+    /// Children that know of no number as great as this are passed over.
+    least: u64,
 }
 
 impl<'a, V: Ranged> Iter<'a, V> {
@@ -457,7 +464,7 @@ impl<'a, V: Ranged> Iter<'a, V> {
                 }
                 Body::Inner(row) => {
                     let mut rest = row.items[row.place(at).min(row.items.len())..].iter();
-                    let Some(child) = rest.next() else {
+                    let Some(child) = rest.find(|child| child.most >= self.least) else {
                         return;
                     };
                     self.above.push(rest);
@@ -476,7 +483,8 @@ impl<'a, V: Ranged> Iterator for Iter<'a, V> {
             if let Some(value) = self.leaf.next() {
                 return Some(value);
             }
-            match self.above.last_mut()?.next() {
+            let least = self.least;
+            match self.above.last_mut()?.find(|child| child.most >= least) {
                 Some(child) => self.descend(&child.node, V::Key::FIRST),
                 None => drop(self.above.pop()),
             }

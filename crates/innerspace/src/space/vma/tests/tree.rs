@@ -33,7 +33,7 @@ impl<V: Ranged> Node<V> {
                     .items
                     .iter()
                     .map(|child| {
-                        let known = (child.start, child.end, child.gap);
+                        let known = (child.start, child.end, child.most);
                         assert_eq!(known, child.node.body.bounds(), "what is known of a child");
                         child.node.validate(false)
                     })

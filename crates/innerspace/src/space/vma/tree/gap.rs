@@ -44,7 +44,7 @@ impl Gap {
             }),
             Body::Inner(row) => row.items[row.place(self.at)..].iter().find_map(|child| {
                 let before = self.fits(child.start);
-                let inside = || (child.gap >= self.len).then(|| self.look(&child.node))?;
+                let inside = || (child.most >= self.len).then(|| self.look(&child.node))?;
                 let found = before.or_else(inside);
                 self.at = self.at.max(child.end);
                 found
