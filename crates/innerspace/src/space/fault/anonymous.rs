@@ -23,7 +23,8 @@ use crate::space::core::space::SpaceInner;
 use crate::space::table::nodes::Nodes;
 use crate::space::table::pte::{self, Holds, Pte, VALID_R, VALID_W};
 use crate::space::tlb::translator::Translator;
-use crate::space::vma::cache::{MemoryFor, VmaCache};
+use crate::space::vma::cache::VmaCache;
+use crate::space::vma::protection::Protection;
 use crate::stats::Event;
 use crate::sync::failpoint;
 use crate::sync::raw::AtomicU64;
@@ -52,7 +53,7 @@ pub(crate) fn store_by_short_way(
         return Short::No;
     };
     if !space.gate.is_open_everywhere(&translator.sections)
-        || !vmas.is_memory(MemoryFor::Stores, &space.sequence, at)
+        || !vmas.is_memory(Protection::WRITE, &space.sequence, at)
         || space.pool.is_flush_due()
     {
         return Short::No;
@@ -74,7 +75,7 @@ pub(crate) fn store_by_short_way(
     if !done {
         return Short::No;
     }
-    vmas.count_hit();
+    vmas.count_lookup();
     space.pool.counters.count(Event::PgFault);
     Short::Done
 }
@@ -109,7 +110,7 @@ impl<'s> OwnSlot<'s> {
                 if !self.reuse() {
                     return Short::No;
                 }
-                vmas.count_hit();
+                vmas.count_lookup();
                 self.space.pool.counters.count(Event::PgFault);
                 return Short::Done;
             }
@@ -120,7 +121,7 @@ impl<'s> OwnSlot<'s> {
         if self.install(None) != Some(true) {
             return Short::No;
         }
-        vmas.count_hit();
+        vmas.count_lookup();
         self.space.pool.counters.count(Event::PgFault);
         match borrowed.then(|| self.part_from_shadow()).flatten() {
             None => Short::Done,

@@ -25,7 +25,8 @@ use crate::FrameId;
 use crate::space::core::space::SpaceInner;
 use crate::space::table::pte::{self, Pte, VALID_R};
 use crate::space::tlb::translator::Translator;
-use crate::space::vma::cache::{MemoryFor, VmaCache};
+use crate::space::vma::cache::VmaCache;
+use crate::space::vma::protection::Protection;
 use crate::stats::Event;
 use crate::sync::raw::AtomicU64;
 
@@ -60,13 +61,13 @@ pub(crate) fn load_by_short_way(
     };
     if pte::load(slot) != Pte::EMPTY
         || !space.gate.is_open_everywhere(&translator.sections)
-        || !vmas.is_memory(MemoryFor::Loads, &space.sequence, at)
+        || !vmas.is_memory(Protection::READ, &space.sequence, at)
         || space.pool.is_flush_due()
         || !pte::replace(slot, Pte::EMPTY, word(space, VALID_R))
     {
         return false;
     }
-    vmas.count_hit();
+    vmas.count_lookup();
     let counters = &space.pool.counters;
     counters.count_each([Event::ZeroMap, Event::PgFault]);
     true

@@ -6,8 +6,8 @@
 //! of an existing mapping (bounds, protection, backing) increments the number once, after the new
 //! tree is published and before the gate opens again. Adding a mapping does not, since a slot never
 //! says that an address is unmapped. The low bits of a page's number select the slot for its
-//! mapping. A lookup first tries the slot in which the last address of the same 2 MiB was found (a
-//! hint, on which only speed depends), and then compares all.
+//! mapping. A lookup first tries the slot that answered last, and then all: a walk through a
+//! mapping finds it, three times out of four, in another slot than the one of the page's number.
 //!
 //! Order: a lookup reads the number before it reads the tree; a writer publishes the tree before it
 //! increments the number. So a copy from an old tree has an old number. The gate keeps out lookups
@@ -32,10 +32,6 @@ use crate::sync::{Arc, Mutex};
 
 /// The number of slots in a cache.
 const SLOTS: usize = 4;
-/// The number of hints in a cache, a power of two.
-const HINTS: usize = 32;
-/// Addresses of the same 2 MiB have the same hint.
-const HINT_SHIFT: u32 = PAGE_SHIFT + 9;
 /// A number that no sequence reaches.
 const FORGOTTEN: u64 = u64::MAX;
 
@@ -179,9 +175,9 @@ impl Sequence {
     pub(crate) fn forget_cache(&self, cache: &VmaCache) {
         let mut caches = self.caches.lock();
         caches.alive.leave(cache.ticket);
-        caches.gone.add(cache.hinted.shared.lookups());
+        caches.gone.add(cache.shared.lookups());
         drop(caches);
-        *cache.hinted.shared.kept.lock() = Default::default();
+        *cache.shared.kept.lock() = Default::default();
     }
 
     fn now(&self) -> u64 {
@@ -247,43 +243,13 @@ impl Copy {
     }
 }
 
-/// Returns the index of the hint for `at`.
-#[inline(always)]
-fn hint(at: u64) -> usize {
-    (at >> HINT_SHIFT) as usize % HINTS
-}
-
-/// The access for which anonymous memory is wanted. Memory that allows stores allows loads too.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum MemoryFor {
-    Loads,
-    Stores,
-}
-
-/// The fields that a lookup by hint reads, in two cache lines.
-#[repr(C, align(64))]
-#[derive(Debug)]
-struct Hinted {
-    /// The start of each slot's mapping.
-    starts: [u64; SLOTS],
-    /// The length of each slot's mapping; 0 for a mapping of a file.
-    lengths: [u64; SLOTS],
-    /// For each number of a 2 MiB range, the slot to try first: the one in which the last address
-    /// of that range was found.
-    hints: [u8; HINTS],
-    shared: Arc<Shared>,
-}
-
 /// The cache of one accessor, as this module describes it.
 pub(crate) struct VmaCache {
-    hinted: Hinted,
-    /// The length of each slot's mapping. An empty slot has the length 0, so it contains no
-    /// address.
-    lengths: [u64; SLOTS],
+    /// The slots. An empty one contains no address.
     copies: [Copy; SLOTS],
-    /// Start and length of the mapping that [`VmaCache::is_memory`] found last for each kind of
-    /// access; good as long as the slots are.
-    memory: [(u64, u64); 2],
+    /// The slot that answered last, which is tried first.
+    last: usize,
+    shared: Arc<Shared>,
     /// The cache's place in the sequence's list.
     ticket: Ticket,
     /// The device call that the last fault found instead of a page.
@@ -296,15 +262,9 @@ impl VmaCache {
         let shared = Arc::new(Shared::default());
         let ticket = sequence.caches.lock().alive.join(shared.clone());
         VmaCache {
-            hinted: Hinted {
-                starts: [0; SLOTS],
-                lengths: [0; SLOTS],
-                hints: [0; HINTS],
-                shared,
-            },
-            lengths: [0; SLOTS],
             copies: Default::default(),
-            memory: [(0, 0); 2],
+            last: 0,
+            shared,
             ticket,
             device: None,
         }
@@ -313,8 +273,8 @@ impl VmaCache {
     /// Returns the mapping that contains `at`, from a slot or from `tree`, which is called after
     /// the number was read. The caller is in a section that saw the gate open at `at`. `sequence`
     /// is the one for which the cache was created. If the result names a file, a reference that
-    /// keeps it alive is put in `named`; the caller drops that with no section open.
-    #[inline(always)]
+    /// keeps it alive is put in `named`, which was `None`; the caller drops that with no section
+    /// open.
     pub(crate) fn find<'t>(
         &'t mut self,
         sequence: &Sequence,
@@ -322,37 +282,18 @@ impl VmaCache {
         named: &'t mut Option<Vma>,
         tree: impl FnOnce() -> Option<&'t Vma>,
     ) -> Option<&'t Vma> {
-        match self.hinted(sequence, at) {
-            Some(place) => Some(&self.copies[place].vma),
-            None => self.find_without_hint(sequence, at, named, tree),
-        }
-    }
-
-    /// Does the rest of [`VmaCache::find`] after the hint was of no use.
-    #[inline(never)]
-    fn find_without_hint<'t>(
-        &'t mut self,
-        sequence: &Sequence,
-        at: u64,
-        named: &'t mut Option<Vma>,
-        tree: impl FnOnce() -> Option<&'t Vma>,
-    ) -> Option<&'t Vma> {
-        count(&self.hinted.shared.calls);
+        self.count_lookup();
         let number = sequence.now();
-        if number != self.hinted.shared.number.load(Ordering::Relaxed) {
+        if number != self.shared.number.load(Ordering::Relaxed) {
             self.flush(number);
         }
-        if let Some(place) = self.holding(at) {
-            if !self.names_file(place) {
-                self.hinted.hints[hint(at)] = place as u8;
-                return Some(&self.copies[place].vma);
-            }
-            // A closed file is not mapped any more; the tree says so below.
-            if self.copies[place].name(named) {
-                return named.as_ref();
-            }
+        // A closed file is not mapped any more; the tree says so below.
+        if let Some(place) = self.holding(at)
+            && self.copies[place].name(named)
+        {
+            return Some(named.as_ref().unwrap_or(&self.copies[place].vma));
         }
-        count(&self.hinted.shared.misses);
+        count(&self.shared.misses);
         let found = tree()?;
         let own = (at >> PAGE_SHIFT) as usize % SLOTS;
         // The tree's own reference to a file may be dropped while the caller waits for the file.
@@ -366,93 +307,44 @@ impl VmaCache {
         // Devices are not cached: a slot would keep one of the user's devices alive, and accesses
         // to it are calls, which are slow anyway.
         if found.has_pages() {
-            self.hinted.hints[hint(at)] = own as u8;
-            let (copy, len) = (Copy::of(found), found.end - found.start);
-            self.hinted.starts[own] = found.start;
-            self.hinted.lengths[own] = if copy.file.is_none() { len } else { 0 };
-            self.lengths[own] = len;
-            self.copies[own] = copy;
+            self.copies[own] = Copy::of(found);
+            self.last = own;
         }
         Some(found)
-    }
-
-    /// Returns the slot that the hint of `at` names, if its mapping contains `at` and is not one of
-    /// a file, and counts a lookup then. The conditions of [`VmaCache::find`] apply.
-    #[inline(always)]
-    fn hinted(&self, sequence: &Sequence, at: u64) -> Option<usize> {
-        let place = usize::from(self.hinted.hints[hint(at)]) % SLOTS;
-        let Hinted {
-            starts, lengths, ..
-        } = &self.hinted;
-        if !self.is_good(sequence) || at.wrapping_sub(starts[place]) >= lengths[place] {
-            return None;
-        }
-        count(&self.hinted.shared.calls);
-        Some(place)
     }
 
     /// Returns whether the mappings are unchanged since the slots were filled.
     #[inline(always)]
     fn is_good(&self, sequence: &Sequence) -> bool {
-        sequence.now() == self.hinted.shared.number.load(Ordering::Relaxed)
+        sequence.now() == self.shared.number.load(Ordering::Relaxed)
     }
 
+    /// Returns the slot whose mapping contains `at`.
     #[inline(always)]
-    fn holds(&self, place: usize, at: u64) -> bool {
-        at.wrapping_sub(self.hinted.starts[place]) < self.lengths[place]
-    }
-
-    /// Returns whether the mapping in this slot is one of a file.
-    fn names_file(&self, place: usize) -> bool {
-        self.hinted.lengths[place] != self.lengths[place]
-    }
-
-    /// Returns the slot whose mapping contains `at`. All slots are compared, without a branch: a
-    /// walk through a mapping finds it, three times out of four, in another slot than the one of
-    /// the page's number.
-    #[inline(always)]
-    fn holding(&self, at: u64) -> Option<usize> {
-        let slots = (0..SLOTS).rev();
-        let places = slots.fold(0, |places, place| {
-            2 * places + u32::from(self.holds(place, at))
-        });
-        (places != 0).then(|| places.trailing_zeros() as usize % SLOTS)
+    fn holding(&mut self, at: u64) -> Option<usize> {
+        let holds = |place: &usize| self.copies[*place % SLOTS].vma.contains(at);
+        if !holds(&self.last) {
+            self.last = (0..SLOTS).find(holds)?;
+        }
+        Some(self.last % SLOTS)
     }
 
     /// Returns whether a slot has the mapping that contains `at`, and it is anonymous memory that
     /// allows this access. The conditions of [`VmaCache::find`] apply. A caller that uses the
-    /// result counts a lookup by [`VmaCache::count_hit`].
+    /// result counts it by [`VmaCache::count_lookup`].
     #[inline(always)]
-    pub(crate) fn is_memory(&mut self, wanted: MemoryFor, sequence: &Sequence, at: u64) -> bool {
+    pub(crate) fn is_memory(&mut self, wanted: Protection, sequence: &Sequence, at: u64) -> bool {
         if !self.is_good(sequence) {
             return false;
         }
-        let (start, len) = self.memory[wanted as usize];
-        at.wrapping_sub(start) < len || self.find_memory(wanted, at)
+        let memory = self.holding(at).map(|place| &self.copies[place]);
+        memory.is_some_and(|copy| copy.file.is_none() && copy.vma.protection.allows(wanted))
     }
 
-    #[inline(never)]
-    fn find_memory(&mut self, wanted: MemoryFor, at: u64) -> bool {
-        let Some(place) = self.holding(at) else {
-            return false;
-        };
-        let right = match wanted {
-            MemoryFor::Loads => Protection::READ,
-            MemoryFor::Stores => Protection::WRITE,
-        };
-        let vma = &self.copies[place].vma;
-        if self.names_file(place) || !vma.protection.allows(right) {
-            return false;
-        }
-        debug_assert!(matches!(vma.backing, Backing::Anonymous), "{vma}");
-        self.memory[wanted as usize] = (self.hinted.starts[place], self.lengths[place]);
-        true
-    }
-
-    /// Counts a lookup that a slot answered.
+    /// Counts a lookup.
     #[inline(always)]
-    pub(crate) fn count_hit(&self) {
-        count(&self.hinted.shared.calls);
+    pub(crate) fn count_lookup(&self) {
+        count(&self.shared.calls);
     }
 
     /// Returns the file as the slot is to name it: a direct-access file by a count of the cache's
@@ -464,7 +356,7 @@ impl VmaCache {
         let MappedFile::Direct(file) = file else {
             return file.clone();
         };
-        let mut kept = self.hinted.shared.kept.lock();
+        let mut kept = self.shared.kept.lock();
         // Another slot of this cache may name the file already. The same count serves both, because
         // the same thread's faults change it.
         let known = kept.iter().flatten().find(|known| known.is_same(file));
@@ -479,13 +371,8 @@ impl VmaCache {
 
     #[cold]
     fn flush(&mut self, number: u64) {
-        self.hinted.shared.number.store(number, Ordering::Relaxed);
-        if self.lengths != self.hinted.lengths {
-            self.copies = Default::default();
-        }
-        self.hinted.lengths = [0; SLOTS];
-        self.lengths = [0; SLOTS];
-        self.memory = [(0, 0); 2];
+        self.shared.number.store(number, Ordering::Relaxed);
+        self.copies = Default::default();
     }
 }
 
