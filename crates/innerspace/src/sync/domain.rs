@@ -357,21 +357,15 @@ impl Sections {
     /// Opens a section. The reader must not be in one.
     #[inline(always)]
     pub(crate) fn enter(&mut self) {
-        self.enter_alone();
+        self.last = self.participant.open_alone(self.last, self.mode);
         self.order();
     }
 
-    /// Opens a section for one access. Before the access uses anything cached, it loads
-    /// [`Sections::pending_mark`]. If the mark is set, the access calls [`Sections::order`],
-    /// because a reader that was told to fence has not fenced yet, and one that is offline has not
-    /// gone online.
-    #[inline(always)]
-    pub(crate) fn enter_alone(&mut self) {
-        self.last = self.participant.open_alone(self.last, self.mode);
-    }
-
-    /// Opens a section for one access and runs the access with the mark. Closes the section if the
-    /// access succeeds.
+    /// Opens a section for one access and runs the access with the pending mark, which is set if
+    /// there is mail, or if the section has yet to be ordered: a reader that was told to fence has
+    /// not fenced, or one that is offline has not gone online. The access then uses nothing cached,
+    /// and fails. Closes the section if the access succeeds; otherwise the caller calls
+    /// [`Sections::order`] next.
     #[inline(always)]
     pub(crate) fn alone<R>(&mut self, access: impl FnOnce(PendingMark) -> Option<R>) -> Option<R> {
         // Loaded once, because the compiler has to assume that the access changes them.
@@ -430,12 +424,6 @@ impl Sections {
         if self.participant.is_offline() {
             self.domain.go_online(&self.participant);
         }
-    }
-
-    /// Loads the pending mark. It is set if there is mail, or if the section has yet to be ordered.
-    #[inline(always)]
-    pub(crate) fn pending_mark(&self) -> PendingMark {
-        PendingMark(self.participant.lone_word())
     }
 
     /// Closes the section. A session's section may be closed already, if the session was suspended.

@@ -2,7 +2,7 @@
 
 use super::forms::forms;
 use super::session::{InSession, Session};
-use super::single::{Core, Sectioned, Single};
+use super::single::{Core, Single};
 use crate::group::LimitError;
 use crate::reclaim::AllocMode;
 use crate::space::Explanation;
@@ -113,20 +113,6 @@ impl Accessor {
         work(&mut Session::new(&mut self.core))
     }
 
-    #[inline(always)]
-    pub(crate) fn load_here<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
-        self.core.load::<S, T>(at)
-    }
-
-    #[inline(always)]
-    pub(crate) fn store_here<S: Sectioned, T: Scalar>(
-        &mut self,
-        at: VirtAddr,
-        value: T,
-    ) -> Result<(), Fault> {
-        self.core.store::<S, T>(at, value)
-    }
-
     /// Explains a fault, as [`Space::explain`] does.
     pub fn explain(&self, fault: Fault) -> Explanation {
         self.core.space.explain(fault)
@@ -139,7 +125,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     /// # Errors
     /// The [`Fault`] of the first byte that cannot be loaded.
     fn load, try_load<T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
-        self.load_here::<M, T>(at)
+        self.core.load::<M, T>(at)
     }
 
     /// Loads a value at any alignment as an instruction is fetched: the mapping has to allow
@@ -165,7 +151,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     /// # Errors
     /// The [`Fault`] of the first byte that cannot be stored.
     fn store, try_store<T: Scalar>(&mut self, at: VirtAddr, value: T) -> Result<(), Fault> {
-        self.store_here::<M, T>(at, value)
+        self.core.store::<M, T>(at, value)
     }
 
     /// Copies bytes out of the space into `buffer`.

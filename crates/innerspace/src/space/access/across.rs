@@ -46,19 +46,11 @@ impl Core {
     pub(crate) fn read_across<S: Sectioned>(
         &mut self,
         at: VirtAddr,
-        mut bytes: &mut [u8],
+        bytes: &mut [u8],
         access: AccessKind,
     ) -> Result<(), Fault> {
-        let whole = bytes.len();
-        for (at, len) in self.space.pieces(at, whole) {
-            let (piece, rest) = bytes.split_at_mut(len);
-            let at = VirtAddr(at);
-            let what = What::piece(access, len, whole);
-            let done = self.access::<S, ()>(at, what, |page| page.read(piece));
-            done.or_else(|fault| self.device_bulk::<S>(at, Transfer::Load(piece), fault))?;
-            bytes = rest;
-        }
-        Ok(())
+        let of = What::page(access, bytes.len());
+        self.transfer::<S>(at, Transfer::Load(bytes), of)
     }
 
     #[cold]
@@ -70,7 +62,7 @@ impl Core {
         let mut bytes = [0; 16];
         let bytes = &mut bytes[..size_of::<T>()];
         page::to_bytes(value, bytes);
-        self.write_across::<S>(at, bytes, What::part_of::<T>(AccessKind::Store))
+        self.write_across::<S>(at, bytes, What::page(AccessKind::Store, size_of::<T>()))
     }
 
     /// Writes bytes that lie in two pages, wholly or not at all. `part` says what to look up in
@@ -95,12 +87,6 @@ impl Core {
                 return Ok(());
             }
             S::leave(&mut self.translator);
-            if self.translator.sections.has_mail() {
-                // The mail may be only a request that was left by a thread that waited for an
-                // earlier section. An access in a section of its own ignores requests: it would
-                // hit, and leave this one unread.
-                self.translator.sections.participant().request_safepoint();
-            }
             let low = self.find_part::<S>(at, first, part)?;
             let high = self.find_part::<S>(next, second, part)?;
             if low.device.is_some() || high.device.is_some() {

@@ -10,7 +10,6 @@ use super::accessor::Accessor;
 use super::forms::forms;
 use super::session::{InSession, Session};
 use super::single::{Core, Sectioned, Single};
-use super::what::What;
 use crate::VirtAddr;
 use crate::space::core::fault::{AccessKind, Fault, FaultKind};
 use crate::space::tlb::page::Page;
@@ -90,7 +89,7 @@ impl Core {
         &mut self,
         at: VirtAddr,
         access: AccessKind,
-        act: impl FnOnce(Page) -> R,
+        act: impl Fn(Page) -> R,
     ) -> Result<R, Fault> {
         if !at.0.is_multiple_of(size_of::<T>() as u64) {
             return Err(Fault::new(
@@ -100,7 +99,7 @@ impl Core {
                 size_of::<T>(),
             ));
         }
-        self.access::<S, R>(at, What::value::<T>(access), act)
+        self.access_value::<S, T, R>(at, access, act)
     }
 }
 

@@ -56,34 +56,37 @@ impl Core {
     pub(crate) fn read<S: Sectioned>(
         &mut self,
         at: VirtAddr,
-        mut buffer: &mut [u8],
+        buffer: &mut [u8],
     ) -> Result<(), Fault> {
-        for (at, len) in self.space.pieces(at, buffer.len()) {
-            let (piece, rest) = buffer.split_at_mut(len);
-            let what = What::buffer(AccessKind::Load, len);
-            let at = VirtAddr(at);
-            let next = (!rest.is_empty()).then(|| self.space.after(at, len as u64));
-            let done = self.access_before::<S, ()>(at, what, next, |page| page.read(piece));
-            done.or_else(|fault| self.device_bulk::<S>(at, Transfer::Load(piece), fault))?;
-            buffer = rest;
-        }
-        Ok(())
+        self.transfer::<S>(at, Transfer::Load(buffer), What::page(AccessKind::Load, 0))
     }
 
     #[inline]
-    pub(crate) fn write<S: Sectioned>(
+    pub(crate) fn write<S: Sectioned>(&mut self, at: VirtAddr, bytes: &[u8]) -> Result<(), Fault> {
+        self.transfer::<S>(at, Transfer::Store(bytes), What::page(AccessKind::Store, 0))
+    }
+
+    /// Copies bytes out of the space or into it, page by page. `of` says what a fault reports.
+    #[inline(always)]
+    pub(crate) fn transfer<S: Sectioned>(
         &mut self,
         at: VirtAddr,
-        mut bytes: &[u8],
+        mut bytes: Transfer<'_>,
+        of: What,
     ) -> Result<(), Fault> {
+        let mut start = 0;
         for (at, len) in self.space.pieces(at, bytes.len()) {
-            let (piece, rest) = bytes.split_at(len);
-            let what = What::buffer(AccessKind::Store, len).with_more(rest.len());
             let at = VirtAddr(at);
-            let next = (!rest.is_empty()).then(|| self.space.after(at, len as u64));
-            let done = self.access_before::<S, ()>(at, what, next, |page| page.write(piece));
-            done.or_else(|fault| self.device_bulk::<S>(at, Transfer::Store(piece), fault))?;
-            bytes = rest;
+            let rest = bytes.len() - start - len;
+            let next = (rest > 0).then(|| self.space.after(at, len as u64));
+            let piece = bytes.part(start, len);
+            let copied =
+                self.access_before::<S, ()>(at, of.part(len, rest), next, |page| match piece {
+                    Transfer::Load(to) => page.read(to),
+                    Transfer::Store(from) => page.write(from),
+                });
+            copied.or_else(|fault| self.device_bulk::<S>(at, bytes.part(start, len), fault))?;
+            start += len;
         }
         Ok(())
     }
@@ -95,7 +98,7 @@ impl Core {
         len: usize,
     ) -> Result<(), Fault> {
         for (at, len) in self.space.pieces(at, len) {
-            let what = What::buffer(AccessKind::Store, len);
+            let what = What::page(AccessKind::Store, 0).part(len, 0);
             let at = VirtAddr(at);
             let done = self.access::<S, ()>(at, what, |page| page.fill(byte, len));
             done.or_else(|fault| {
@@ -112,7 +115,7 @@ impl Core {
     ) -> Result<Ordering, Fault> {
         for (at, len) in self.space.pieces(at, bytes.len()) {
             let (piece, rest) = bytes.split_at(len);
-            let what = What::buffer(AccessKind::Load, len);
+            let what = What::page(AccessKind::Load, 0).part(len, 0);
             let at = VirtAddr(at);
             let order = self.access::<S, Ordering>(at, what, |page| page.compare(piece));
             let order = order.or_else(|fault| {

@@ -4,7 +4,7 @@
 //!
 //! A mapping of a device has no pages, so an access there never finds a translation. The fault
 //! finds the mapping, checks its protection and returns the device; the access then calls the
-//! device, outside every section and with no lock held. Meanwhile a session is suspended.
+//! device, outside every section and with no lock held. Meanwhile a session has left its own.
 //!
 //! While a thread is in a device's handler (or in a store's callback for a fault or a change of the
 //! space), it may not use the same space: its accesses fail, and so do its changes of mappings. An
@@ -12,7 +12,7 @@
 //! mail: their next access then takes the slow path, which calls
 //! [`is_in_callback`](crate::exec::reentry::is_in_callback).
 
-use super::single::{Core, Interrupted, Sectioned};
+use super::single::{Core, Paused, Sectioned};
 use crate::VirtAddr;
 use crate::space::core::fault::{Cause, Fault, FaultKind};
 use crate::space::vma::device::{DeviceCall, DeviceRef, Transfer};
@@ -61,11 +61,20 @@ impl Core {
         wanted: Fault,
         act: impl FnOnce() -> Result<(), Cause>,
     ) -> Result<(), Fault> {
-        let suspended = Interrupted::new(self, S::suspend, S::unsuspend);
-        let inside = suspended.core.space.enter_device();
+        let paused = Paused::<S>::new(self);
+        let sections = &mut paused.core.translator.sections;
+        // A session's section is open between two accesses.
+        let is_session = sections.is_open();
+        if is_session {
+            sections.leave();
+        }
+        let inside = paused.core.space.enter_device();
         let done = act();
         drop(inside);
-        drop(suspended);
+        if is_session {
+            paused.core.translator.sections.enter();
+        }
+        drop(paused);
         done.map_err(|cause| self.failed(wanted, cause))
     }
 

@@ -95,8 +95,8 @@ impl TranslationLayout {
     pub(crate) fn of(translator: &Translator) -> TranslationLayout {
         TranslationLayout {
             current: translator.sections.visible_word().as_ptr().cast(),
-            tags: translator.tags().cast(),
-            words: translator.places(),
+            tags: translator.leaves.tags().cast(),
+            words: translator.leaves.places(),
         }
     }
 

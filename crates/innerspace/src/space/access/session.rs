@@ -4,12 +4,9 @@ use std::marker::PhantomData;
 
 use super::forms::{Blocking, Mode};
 use super::single::{Core, Sectioned};
-use crate::VirtAddr;
 use crate::cache::Wait;
-use crate::space::core::fault::Fault;
 use crate::space::tlb::page::Page;
-use crate::space::tlb::translator::{Look, Need, SessionBinding, Translator};
-use crate::sys::copy::Scalar;
+use crate::space::tlb::translator::{Need, Translator};
 
 /// An accessor with its section kept open from access to access.
 ///
@@ -44,8 +41,6 @@ use crate::sys::copy::Scalar;
 #[derive(Debug)]
 pub struct Session<'accessor> {
     pub(crate) core: &'accessor mut Core,
-    /// The binding of the core's translator.
-    binding: SessionBinding,
     /// Not `Send`: while the session is registered, a wait on this thread closes its section.
     _of_thread: PhantomData<*const ()>,
 }
@@ -57,18 +52,13 @@ impl<M: Mode> Sectioned for InSession<M> {
     const WAIT: Wait = M::WAIT;
 
     #[inline(always)]
-    fn look(translator: &Translator) -> Look<'_> {
-        translator.look()
-    }
-
-    #[inline(always)]
     fn hit<R>(
         translator: &mut Translator,
         of: (u64, usize),
         need: Need,
         act: impl Fn(Page) -> R,
     ) -> Option<R> {
-        translator.hit_past_beginning(translator.look(), of, need, act)
+        translator.hit_past_beginning(of, need, act)
     }
 
     fn pause(translator: &mut Translator) {
@@ -93,17 +83,6 @@ impl<M: Mode> Sectioned for InSession<M> {
         translator.sections.begin_session();
         translator.sections.narrow();
     }
-
-    fn suspend(translator: &mut Translator) {
-        translator.sections.end_session();
-        translator.sections.leave();
-    }
-
-    fn unsuspend(translator: &mut Translator) {
-        translator.sections.enter();
-        translator.sections.begin_session();
-        translator.sections.narrow();
-    }
 }
 
 impl<'accessor> Session<'accessor> {
@@ -121,38 +100,8 @@ impl<'accessor> Session<'accessor> {
         }
         sections.narrow();
         Session {
-            binding: core.translator.binding(),
             core,
             _of_thread: PhantomData,
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn load_here<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
-        let (translator, size) = (&self.core.translator, size_of::<T>());
-        let hit = self
-            .binding
-            .hit(translator, (at.0, size), Need::Read, Page::load);
-        match hit {
-            Some(value) => Ok(value),
-            None => self.core.load_missed::<S, T>(at),
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn store_here<S: Sectioned, T: Scalar>(
-        &mut self,
-        at: VirtAddr,
-        value: T,
-    ) -> Result<(), Fault> {
-        let (translator, size) = (&self.core.translator, size_of::<T>());
-        let store = |page: Page| page.store(value);
-        match self
-            .binding
-            .hit(translator, (at.0, size), Need::Write, store)
-        {
-            Some(()) => Ok(()),
-            None => self.core.store_missed::<S, T>(at, value),
         }
     }
 

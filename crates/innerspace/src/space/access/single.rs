@@ -25,10 +25,9 @@ use crate::space::fault::driver::{self, Short};
 use crate::space::table::{self};
 use crate::space::tlb::page;
 use crate::space::tlb::page::Page;
-use crate::space::tlb::translator::{Look, Need, Translator};
+use crate::space::tlb::translator::{Need, Translator};
 use crate::space::vma::cache::VmaCache;
 use crate::space::vma::device::Transfer;
-use crate::stats::Event;
 use crate::sync::Arc;
 use crate::sync::members::Ticket;
 use crate::sys::copy::Scalar;
@@ -51,13 +50,6 @@ pub(crate) struct Core {
 const CORE_PAGES: PageCount = PageCount(2);
 const _: () = assert!(Translator::SIZE as u64 <= CORE_PAGES.bytes());
 
-/// Whether a structural writer has closed the gate on the address.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Gate {
-    Open,
-    Closed,
-}
-
 /// How an access opens and closes its section, and whether it may wait, outside the section, for a
 /// page that it misses. What a mode does not define, it does not need.
 pub(crate) trait Sectioned {
@@ -66,21 +58,15 @@ pub(crate) trait Sectioned {
     /// Called before an access.
     #[inline(always)]
     fn enter(_: &mut Translator) {}
-    /// Called before an access that begins by checking whether it hits. If it does not hit, the
-    /// next call is `order`.
-    #[inline(always)]
-    fn enter_to_hit(_: &mut Translator) {}
-    /// Returns the state that such a check reads.
-    fn look(translator: &Translator) -> Look<'_>;
     /// Makes a whole access of a value that is not at a page's beginning, if it hits. After a miss,
-    /// the section is as `enter_to_hit` leaves it.
+    /// the section is open, but the next call has to be `order`.
     fn hit<R>(
         translator: &mut Translator,
         of: (u64, usize),
         need: Need,
         act: impl Fn(Page) -> R,
     ) -> Option<R>;
-    /// Does the rest of `enter`, after `enter_to_hit`.
+    /// Does the rest of `enter`, after a miss of `hit`.
     #[inline(always)]
     fn order(_: &mut Translator) {}
     /// Called after an access.
@@ -89,12 +75,8 @@ pub(crate) trait Sectioned {
     /// Called before anything that may take a lock. The section is open, and stays open until this
     /// access leaves it. Passes a safepoint if there is mail.
     fn pause(_: &mut Translator) {}
-    /// Ends a `pause`.
+    /// Ends a `pause`. A panic may have left the section closed.
     fn resume(_: &mut Translator) {}
-    /// Called between two accesses, before a callback: no section is open until `unsuspend`.
-    fn suspend(_: &mut Translator) {}
-    /// Ends a `suspend`.
-    fn unsuspend(_: &mut Translator) {}
 }
 
 /// The mode of an access that has its own section.
@@ -106,16 +88,6 @@ impl<M: Mode> Sectioned for Single<M> {
     #[inline(always)]
     fn enter(translator: &mut Translator) {
         translator.sections.enter();
-    }
-
-    #[inline(always)]
-    fn enter_to_hit(translator: &mut Translator) {
-        translator.sections.enter_alone();
-    }
-
-    #[inline(always)]
-    fn look(translator: &Translator) -> Look<'_> {
-        translator.look_alone()
     }
 
     #[inline(always)]
@@ -139,26 +111,26 @@ impl<M: Mode> Sectioned for Single<M> {
     }
 }
 
-/// A part of an access that may call a store or a device, from `pause` to `resume` or from
-/// `suspend` to `unsuspend`. A drop ends it, because such a call may panic, and a program that
-/// catches the panic goes on with its session.
-pub(crate) struct Interrupted<'core, E: Fn(&mut Translator)> {
+/// A part of an access that may call a store or a device, from `pause` to `resume`. A drop ends it,
+/// because such a call may panic, and a program that catches the panic goes on with its session.
+pub(crate) struct Paused<'core, S: Sectioned> {
     pub(crate) core: &'core mut Core,
-    end: E,
+    mode: PhantomData<S>,
 }
 
-impl<'core, E: Fn(&mut Translator)> Interrupted<'core, E> {
+impl<'core, S: Sectioned> Paused<'core, S> {
     #[inline]
-    pub(crate) fn new(core: &'core mut Core, begin: impl Fn(&mut Translator), end: E) -> Self {
-        begin(&mut core.translator);
-        Interrupted { core, end }
+    pub(crate) fn new(core: &'core mut Core) -> Paused<'core, S> {
+        S::pause(&mut core.translator);
+        let mode = PhantomData;
+        Paused { core, mode }
     }
 }
 
-impl<E: Fn(&mut Translator)> Drop for Interrupted<'_, E> {
+impl<S: Sectioned> Drop for Paused<'_, S> {
     #[inline]
     fn drop(&mut self) {
-        (self.end)(&mut self.core.translator);
+        S::resume(&mut self.core.translator);
     }
 }
 
@@ -227,33 +199,44 @@ impl Core {
         next: Option<VirtAddr>,
         act: impl FnOnce(Page) -> T,
     ) -> Result<T, Fault> {
-        S::enter_to_hit(&mut self.translator);
-        let (size, need) = (what.size(), what.need());
-        let look = S::look(&self.translator);
-        let hit = match what.is_buffer() {
-            true => self.translator.hit_if(look, at.0, size, need),
-            false => {
-                let of = (at.0, size);
-                self.translator
-                    .hit_past_beginning(look, of, need, |page| page)
+        S::enter(&mut self.translator);
+        if let Some(page) = self.translator.hit(at.0, what.size(), what.need()) {
+            if let Some(next) = next {
+                self.translator.prefetch(next.0, what.need());
             }
-        };
-        let page = match hit {
-            Some(page) => page,
-            None => match self.look_up::<S>(at, what) {
-                Some(page) => page,
-                None => {
-                    S::leave(&mut self.translator);
-                    return Err(self.fault);
-                }
-            },
-        };
-        if let Some(next) = next {
-            self.translator.prefetch(next.0, need);
+            let done = act(page);
+            S::leave(&mut self.translator);
+            return Ok(done);
         }
-        let value = act(page);
+        self.missed::<S, T>(at, what, act)
+    }
+
+    /// Calls `act` with the bytes of a value at `at`, which lies in one page, in the same way.
+    #[inline(always)]
+    pub(crate) fn access_value<S: Sectioned, T, R>(
+        &mut self,
+        at: VirtAddr,
+        access: AccessKind,
+        act: impl Fn(Page) -> R,
+    ) -> Result<R, Fault> {
+        let what = What::value::<T>(access);
+        match S::hit(&mut self.translator, (at.0, what.size()), what.need(), &act) {
+            Some(done) => Ok(done),
+            None => self.missed::<S, R>(at, what, act),
+        }
+    }
+
+    /// Completes an access that begins a page or was missed. Leaves the section.
+    #[inline(always)]
+    fn missed<S: Sectioned, R>(
+        &mut self,
+        at: VirtAddr,
+        what: What,
+        act: impl FnOnce(Page) -> R,
+    ) -> Result<R, Fault> {
+        let done = self.look_up::<S>(at, what).map(act);
         S::leave(&mut self.translator);
-        Ok(value)
+        done.ok_or(self.fault)
     }
 
     /// Returns the page for an access that begins a page or was missed; or `None`, with the reason
@@ -301,12 +284,8 @@ impl Core {
             self.fault = what.fault(FaultKind::OtherProcess, at);
             return None;
         }
-        let paused = Interrupted::new(self, S::pause, S::resume);
-        let page = match what.access {
-            AccessKind::Store | AccessKind::Exchange => paused.core.store_by_short_way(at, what),
-            AccessKind::Load => paused.core.load_by_short_way(at, what),
-            AccessKind::Fetch => None,
-        };
+        let paused = Paused::<S>::new(self);
+        let page = paused.core.by_short_way(at, what);
         page.or_else(|| paused.core.find_page(at, what, S::WAIT))
     }
 
@@ -317,23 +296,11 @@ impl Core {
             return None;
         }
         loop {
-            if self.ensure_leaf(at.0) == Gate::Closed {
-                if wait == Wait::No {
-                    // The mail has been read, but the gate was not waited for: the next access has
-                    // to look at the gate, too.
-                    self.translator.sections.participant().request_safepoint();
-                    self.fault = what.fault(FaultKind::WouldBlock, at);
-                    return None;
-                }
-                // The remembered leaves may still be right, but the pages they lead to are being
-                // changed.
-                self.translator.sections.leave();
-                self.space.pool.counters.count(Event::GateWait);
-                self.space.gate.wait_open(at.0);
-                self.translator.sections.enter();
-                continue;
-            }
-            if let Some(page) = self.hit_and_sample(at, what, what.need()) {
+            // If the gate is closed, the remembered leaves may still be right, but the pages they
+            // lead to are being changed. Then the fault waits for the gate.
+            if self.ensure_leaf(at.0)
+                && let Some(page) = self.hit_and_sample(at, what)
+            {
                 return Some(page);
             }
             self.translator.sections.leave();
@@ -345,20 +312,27 @@ impl Core {
                 return None;
             }
             // The fault has filled the translator with its leaf.
-            if let Some(page) = self.hit_and_sample(at, what, what.need()) {
+            if let Some(page) = self.hit_and_sample(at, what) {
                 return Some(page);
             }
         }
     }
 
-    /// Returns the page for a store that needs only a new page of the space's own, or `None` if the
-    /// page has to be looked for. The caller is in a section before and after the call.
-    #[inline(never)]
-    fn store_by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
+    /// Returns the page for a store that needs only a new page of the space's own, or a load that
+    /// needs only the zero frame; `None` if the page has to be looked for. The caller is in a
+    /// section before and after the call.
+    #[inline]
+    fn by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         if is_in_callback(self.space.id) {
             return None;
         }
-        match driver::store_by_short_way(&self.space, &self.translator, &mut self.vmas, at.0) {
+        let (translator, vmas) = (&self.translator, &mut self.vmas);
+        let short = match what.need() {
+            Need::Write => driver::store_by_short_way(&self.space, translator, vmas, at.0),
+            Need::Read => driver::load_by_short_way(&self.space, translator, vmas, at.0),
+            Need::Fetch => Short::No,
+        };
+        match short {
             Short::No => return None,
             Short::Done => {}
             Short::Parted(shadow) => {
@@ -367,39 +341,27 @@ impl Core {
                 self.translator.sections.enter();
             }
         }
-        self.hit_and_sample(at, what, Need::Write)
-    }
-
-    /// Returns the page for a load that needs only the zero frame, or `None` if the page has to be
-    /// looked for. The caller is in a section before and after the call.
-    #[inline(never)]
-    fn load_by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
-        if is_in_callback(self.space.id)
-            || !driver::load_by_short_way(&self.space, &self.translator, &mut self.vmas, at.0)
-        {
-            return None;
-        }
-        self.hit_and_sample(at, what, Need::Read)
+        self.hit_and_sample(at, what)
     }
 
     /// Returns the page, if it is there now, and counts a use of it, if uses are sampled. The
     /// access may use its page while its section is open; the next access may have to take this
-    /// path, too. `need` is what the access needs, which the short ways know.
+    /// path, too.
     #[inline]
-    fn hit_and_sample(&self, at: VirtAddr, what: What, need: Need) -> Option<Page> {
-        let page = self.translator.hit(at.0, what.size(), need)?;
+    fn hit_and_sample(&self, at: VirtAddr, what: What) -> Option<Page> {
+        let page = self.translator.hit(at.0, what.size(), what.need())?;
         if self.space.pool.samples() && what.uses_page() {
             self.space.sample_use(at.0);
         }
         Some(page)
     }
 
-    /// Reads the mail and looks up the leaf of `at` in the table, if the gate is open. The caller
-    /// is in a section.
+    /// Reads the mail, and returns whether the gate is open at `at`. If it is, looks up the leaf of
+    /// `at` in the table. The caller is in a section.
     ///
     /// A caller whose mail was read has to look at the gate before its next hit, here or in the
     /// fault: a writer that does not change the leaves (`translator::GATE_MAIL`) relies on it.
-    fn ensure_leaf(&mut self, at: u64) -> Gate {
+    fn ensure_leaf(&mut self, at: u64) -> bool {
         while self.translator.sections.has_mail() {
             self.translator.drain();
             // The mail asks a session to leave its section, and its sender may be waiting for that.
@@ -407,10 +369,10 @@ impl Core {
             self.translator.sections.enter();
         }
         if !self.space.gate.is_open(&self.translator.sections, at) {
-            return Gate::Closed;
+            return false;
         }
         if at >> table::ADDRESS_BITS != 0 {
-            return Gate::Open;
+            return true;
         }
         let nodes = self.space.nodes();
         if let Some(leaf) = nodes.find(self.space.root, at) {
@@ -421,7 +383,7 @@ impl Core {
             };
             self.translator.fill(at, nodes.words(leaf.frame), use_for);
         }
-        Gate::Open
+        true
     }
 
     #[inline(always)]
@@ -447,17 +409,8 @@ impl Core {
             S::leave(&mut self.translator);
             return value_of(|bytes| self.read_across::<S>(at, bytes, AccessKind::Load));
         }
-        match self.look_up::<S>(at, What::value::<T>(AccessKind::Load)) {
-            Some(page) => {
-                let value = page.load();
-                S::leave(&mut self.translator);
-                Ok(value)
-            }
-            None => {
-                S::leave(&mut self.translator);
-                self.load_from_device::<S, T>(self.fault)
-            }
-        }
+        self.missed::<S, T>(at, What::value::<T>(AccessKind::Load), Page::load)
+            .or_else(|fault| self.load_from_device::<S, T>(fault))
     }
 
     #[inline(always)]
@@ -489,13 +442,9 @@ impl Core {
             S::leave(&mut self.translator);
             return self.store_across::<S, T>(at, value);
         }
-        let page = self.look_up::<S>(at, What::value::<T>(AccessKind::Store));
-        let stored = page.map(|page| page.store(value));
-        S::leave(&mut self.translator);
-        match stored {
-            Some(()) => Ok(()),
-            None => self.store_to_device::<S, T>(value, self.fault),
-        }
+        let what = What::value::<T>(AccessKind::Store);
+        self.missed::<S, ()>(at, what, |page| page.store(value))
+            .or_else(|fault| self.store_to_device::<S, T>(value, fault))
     }
 
     #[inline(always)]
@@ -525,7 +474,7 @@ impl Core {
         if crosses(at, size_of::<T>()) {
             return value_of(|bytes| self.read_across::<S>(at, bytes, AccessKind::Fetch));
         }
-        self.access::<S, T>(at, What::value::<T>(AccessKind::Fetch), Page::load)
+        self.access_value::<S, T, T>(at, AccessKind::Fetch, Page::load)
     }
 
     /// Brings in the page of `at` for this kind of access, without accessing it.
@@ -534,7 +483,7 @@ impl Core {
         at: VirtAddr,
         access: AccessKind,
     ) -> Result<(), Fault> {
-        self.access::<S, ()>(at, What::buffer(access, 0), drop)
+        self.access::<S, ()>(at, What::page(access, 0), drop)
     }
 }
 

@@ -59,7 +59,7 @@ impl Core {
         const { assert!(size_of::<T>() <= PAGE_SIZE, "a value of more than a page") };
         let bytes = value.as_bytes();
         if crosses(at, bytes.len()) {
-            return self.write_across::<S>(at, bytes, What::buffer(AccessKind::Store, 0));
+            return self.write_across::<S>(at, bytes, What::page(AccessKind::Store, 0));
         }
         self.write::<S>(at, bytes)
     }

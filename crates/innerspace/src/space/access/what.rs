@@ -20,62 +20,39 @@ impl What {
     #[inline(always)]
     pub(crate) fn value<T>(access: AccessKind) -> What {
         What {
-            access,
-            reported: size_of::<T>() as u8,
             size: size_of::<T>() as u16,
-            more: 0,
+            ..What::page(access, size_of::<T>())
         }
     }
 
-    /// Describes an access to a part of a value that crosses a page end. Only the page's validity
-    /// is wanted, and it has to last until the store.
-    pub(crate) fn part_of<T>(access: AccessKind) -> What {
-        What {
-            size: 0,
-            ..What::value::<T>(access)
-        }
-    }
-
-    /// Describes an access to those bytes of a value that lie in one page. The value has `whole`
-    /// bytes and crosses a page end.
-    pub(crate) fn piece(access: AccessKind, size: usize, whole: usize) -> What {
+    /// Describes an access that needs a page to be valid for later accesses. A fault reports a
+    /// value of this size, or a buffer if that is 0.
+    #[inline(always)]
+    pub(crate) fn page(access: AccessKind, reported: usize) -> What {
         What {
             access,
-            reported: whole as u8,
-            size: size as u16,
+            reported: reported as u8,
+            size: 0,
             more: 0,
         }
     }
 
+    /// Describes an access of the same kind to `size` bytes of a page, which goes on for `rest`
+    /// bytes after them.
     #[inline(always)]
-    pub(crate) fn is_buffer(self) -> bool {
-        self.reported == 0
+    pub(crate) fn part(self, size: usize, rest: usize) -> What {
+        debug_assert!(size <= PAGE_SIZE);
+        let pages = rest.div_ceil(PAGE_SIZE).min(u32::MAX as usize);
+        What {
+            size: size as u16,
+            more: pages as u32,
+            ..self
+        }
     }
 
     /// Returns whether this access uses the bytes itself.
     pub(crate) fn uses_page(self) -> bool {
         self.size > 0
-    }
-
-    #[inline(always)]
-    pub(crate) fn buffer(access: AccessKind, size: usize) -> What {
-        debug_assert!(size <= PAGE_SIZE);
-        What {
-            access,
-            reported: 0,
-            size: size as u16,
-            more: 0,
-        }
-    }
-
-    /// Returns the same needs for an access that goes on for this many bytes after the page.
-    #[inline(always)]
-    pub(crate) fn with_more(self, bytes: usize) -> What {
-        let pages = bytes.div_ceil(PAGE_SIZE).min(u32::MAX as usize);
-        What {
-            more: pages as u32,
-            ..self
-        }
     }
 
     /// Returns the fault of such an access at `at`.

@@ -21,6 +21,7 @@
 //! which needs a validity of its own, nothing has changed, and the fault is handled from its
 //! beginning.
 
+use super::anonymous::Short;
 use crate::FrameId;
 use crate::space::core::space::SpaceInner;
 use crate::space::table::pte::{self, Pte, VALID_R};
@@ -47,17 +48,17 @@ pub(crate) fn map(space: &SpaceInner, slot: &AtomicU64, old: Pte, valid: u64) ->
     mapped
 }
 
-/// Maps the zero frame at the page of `at` if one word is enough for that. Otherwise returns
-/// `false`, with nothing changed. The caller is in a section.
+/// Maps the zero frame at the page of `at` if one word is enough for that. The caller is in a
+/// section.
 #[inline(always)]
 pub(crate) fn load_by_short_way(
     space: &SpaceInner,
     translator: &Translator,
     vmas: &mut VmaCache,
     at: u64,
-) -> bool {
+) -> Short {
     let Some(slot) = translator.slot_to_read(at) else {
-        return false;
+        return Short::No;
     };
     if pte::load(slot) != Pte::EMPTY
         || !space.gate.is_open_everywhere(&translator.sections)
@@ -65,10 +66,10 @@ pub(crate) fn load_by_short_way(
         || space.pool.is_flush_due()
         || !pte::replace(slot, Pte::EMPTY, word(space, VALID_R))
     {
-        return false;
+        return Short::No;
     }
     vmas.count_lookup();
     let counters = &space.pool.counters;
     counters.count_each([Event::ZeroMap, Event::PgFault]);
-    true
+    Short::Done
 }

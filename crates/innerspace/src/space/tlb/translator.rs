@@ -31,7 +31,7 @@ use super::place::{Found, Place};
 use crate::space::core::address::{LEAF_SHIFT, SLOTS};
 use crate::space::table::pte;
 use crate::sync::Arc;
-use crate::sync::domain::{CacheBinding, Domain, Participant, PendingMark, Post, Sections};
+use crate::sync::domain::{CacheBinding, Domain, PendingMark, Post, Sections};
 use crate::sync::raw::AtomicU64;
 use crate::sys::copy::{self};
 use crate::{PAGE_SHIFT, PAGE_SIZE, sys};
@@ -64,7 +64,7 @@ pub(crate) struct Tags {
 /// to [`EMPTY_LEAVES`] instead.
 #[repr(C)]
 #[derive(Debug)]
-pub(super) struct Leaves {
+pub(crate) struct Leaves {
     pub(super) tags: Tags,
     pub(super) places: [Place; LEAVES],
     /// For each slot, the out-of-line accesses since the leaf's words were last read.
@@ -97,7 +97,7 @@ unsafe impl Sync for Leaves {}
 /// would claim that nothing else has the address. Generated code reads the leaves between two
 /// calls, and the participant keeps their address: these pointers have to stay valid when the
 /// leaves are written here and the translator is moved.
-pub(super) struct LeavesPlace(NonNull<Leaves>);
+pub(crate) struct LeavesPlace(NonNull<Leaves>);
 
 impl LeavesPlace {
     fn new() -> LeavesPlace {
@@ -107,7 +107,7 @@ impl LeavesPlace {
     /// Returns the address of the tags, which come first. It is derived from the one pointer to the
     /// leaves, so no use of that pointer invalidates it.
     #[cfg(all(feature = "layout", not(shuttle)))]
-    fn tags(&self) -> *mut Tags {
+    pub(crate) fn tags(&self) -> *mut Tags {
         // SAFETY: this only computes an address inside the leaves; no reference is made, and
         // nothing is read.
         unsafe { &raw mut (*self.0.as_ptr()).tags }
@@ -115,7 +115,7 @@ impl LeavesPlace {
 
     /// Returns the address of the places, derived in the same way.
     #[cfg(all(feature = "layout", not(shuttle)))]
-    fn places(&self) -> *const *const u64 {
+    pub(crate) fn places(&self) -> *const *const u64 {
         // SAFETY: as for `tags`.
         unsafe { (&raw const (*self.0.as_ptr()).places).cast() }
     }
@@ -150,16 +150,9 @@ impl Drop for LeavesPlace {
 /// An accessor's private state: its sections and the leaves it remembers.
 pub(crate) struct Translator {
     pub(crate) sections: Sections,
-    pub(super) leaves: LeavesPlace,
+    pub(crate) leaves: LeavesPlace,
     /// The number of the page whose beginning was accessed last.
     pub(super) begun: u64,
-}
-
-/// The part of a translator that a session reads at each access. The session has its own copy, so
-/// that it stays in registers in a loop of accesses.
-#[derive(Debug)]
-pub(crate) struct SessionBinding {
-    participant: Arc<Participant>,
 }
 
 // SAFETY: the pointers lead into the arena, which all threads share, and the owner of the
@@ -174,22 +167,6 @@ pub(crate) struct Look<'t> {
 }
 
 impl Look<'_> {
-    /// Returns the state for an access in a session: the visible leaves, and no mail, since no
-    /// leaves are visible while there is mail.
-    ///
-    /// Safety: `visible` comes from the participant of a translator that is borrowed for as long.
-    #[inline(always)]
-    pub(super) unsafe fn in_session<'t>(visible: *mut ()) -> Look<'t> {
-        // SAFETY: `visible` leads to the translator's own leaves, which live as long as the
-        // translator and are written only through an exclusive borrow of it, or to `EMPTY_LEAVES`:
-        // `Translator::new` registers no others.
-        let leaves = unsafe { &*visible.cast::<Leaves>() };
-        Look {
-            leaves,
-            mail: PendingMark::NONE,
-        }
-    }
-
     /// Calls `act` with the address of the bytes of the page of `at`, if there is no mail, and the
     /// leaf is remembered and valid for `need`. The caller is in a section.
     ///
@@ -274,30 +251,6 @@ pub(super) fn offset_past_beginning(at: u64, size: usize) -> Option<usize> {
     Some(past + BEGINNING)
 }
 
-impl SessionBinding {
-    /// Calls [`Translator::hit_past_beginning`] of `translator`, to which this binding belongs.
-    #[inline(always)]
-    pub(crate) fn hit<R>(
-        &self,
-        translator: &Translator,
-        (at, size): (u64, usize),
-        need: Need,
-        act: impl Fn(Page) -> R,
-    ) -> Option<R> {
-        let offset = offset_past_beginning(at, size)?;
-        debug_assert!(Arc::ptr_eq(
-            &self.participant,
-            translator.sections.participant()
-        ));
-        // SAFETY: `visible` belongs to `translator`, which is borrowed.
-        let look = unsafe { Look::in_session(self.participant.visible()) };
-        look.find(at, need, |found| {
-            debug_assert!(self.participant.is_open());
-            act(found.page(offset))
-        })
-    }
-}
-
 impl Translator {
     /// Creates an empty translator of the space with the number `owner`.
     pub(crate) fn new(domain: &Arc<Domain>, owner: u64) -> Translator {
@@ -313,47 +266,12 @@ impl Translator {
     /// The bytes that a translator takes, its participant and a full mailbox included.
     pub(crate) const SIZE: usize = size_of::<Leaves>() + 1024;
 
-    /// Returns the address of the tags, for generated code.
-    #[cfg(all(feature = "layout", not(shuttle)))]
-    pub(crate) fn tags(&self) -> *mut Tags {
-        self.leaves.tags()
-    }
-
-    /// Returns the address of the places, for generated code.
-    #[cfg(all(feature = "layout", not(shuttle)))]
-    pub(crate) fn places(&self) -> *const *const u64 {
-        self.leaves.places()
-    }
-
     /// Returns the bytes at `at` if `size` of them are in one page that is valid for `need`. The
     /// caller is in a section.
     #[inline(always)]
     pub(crate) fn hit(&self, at: u64, size: usize, need: Need) -> Option<Page> {
-        self.hit_if(self.look(), at, size, need)
-    }
-
-    /// Returns the state for an access in a section that was opened for more than one access.
-    #[inline(always)]
-    pub(crate) fn look(&self) -> Look<'_> {
-        // SAFETY: `visible` belongs to this translator, which is borrowed.
-        unsafe { Look::in_session(self.sections.visible()) }
-    }
-
-    /// Returns the state for an access in a section of its own ([`Sections::enter_alone`]).
-    #[inline(always)]
-    pub(crate) fn look_alone(&self) -> Look<'_> {
-        Look {
-            leaves: &self.leaves,
-            mail: self.sections.pending_mark(),
-        }
-    }
-
-    /// Returns the bytes at `at` as [`Translator::hit`] does, with a state that was read before.
-    #[inline(always)]
-    pub(crate) fn hit_if(&self, look: Look<'_>, at: u64, size: usize, need: Need) -> Option<Page> {
         let offset = at as usize % PAGE_SIZE;
-        let found = |found: Found| found.page(offset);
-        let page = look.find(at, need, found)?;
+        let page = self.look().find(at, need, |found| found.page(offset))?;
         // This holds for a suspended session too: it has mail, so it finds nothing.
         debug_assert!(self.sections.is_open());
         if offset > PAGE_SIZE - size {
@@ -361,6 +279,18 @@ impl Translator {
             return None;
         }
         Some(page)
+    }
+
+    /// Returns the state for an access in a section that was opened for more than one access.
+    #[inline(always)]
+    pub(crate) fn look(&self) -> Look<'_> {
+        let visible = self.sections.visible().cast::<Leaves>();
+        // SAFETY: `visible` leads to this translator's own leaves, which are written only through
+        // an exclusive borrow of it, or to `EMPTY_LEAVES`: `Translator::new` registers no others.
+        let leaves = unsafe { &*visible };
+        // While there is mail, no leaves are visible.
+        let mail = PendingMark::NONE;
+        Look { leaves, mail }
     }
 
     /// Like [`Translator::hit_past_beginning`], in a section of its own. A miss leaves the section
@@ -379,20 +309,19 @@ impl Translator {
         })
     }
 
-    /// Calls `act` with the page that `hit_if` would find, unless the access is at the beginning of
-    /// a page: [`Translator::hit_and_fetch_ahead`] is for that.
+    /// Calls `act` with the page that `hit` would find, unless the access is at the beginning of a
+    /// page: [`Translator::hit_and_fetch_ahead`] is for that.
     ///
     /// `act` is called here, and not by the caller, so that hit and miss are not told apart twice.
     #[inline(always)]
     pub(crate) fn hit_past_beginning<R>(
         &self,
-        look: Look<'_>,
         (at, size): (u64, usize),
         need: Need,
         act: impl Fn(Page) -> R,
     ) -> Option<R> {
         let offset = offset_past_beginning(at, size)?;
-        look.find(at, need, |found| {
+        self.look().find(at, need, |found| {
             debug_assert!(self.sections.is_open());
             act(found.page(offset))
         })
@@ -411,12 +340,6 @@ impl Translator {
             }
         }
         Some(page)
-    }
-
-    pub(crate) fn binding(&self) -> SessionBinding {
-        SessionBinding {
-            participant: self.sections.participant().clone(),
-        }
     }
 
     /// Returns the word of the page of `at`, if its leaf is remembered for stores and there is no

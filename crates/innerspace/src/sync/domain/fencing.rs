@@ -11,7 +11,7 @@
 //! with a section of its own compares the whole word with what it has cached, because pending mail
 //! is marked in the same word. The flag therefore costs such an access nothing; a reader that was
 //! told to fence takes the slow path and fences there
-//! ([`Sections::enter_alone`](super::Sections::enter_alone)).
+//! ([`Sections::alone`](super::Sections::alone)).
 //!
 //! The models in `fencing/models.rs` try every interleaving. They include the processor's store
 //! buffers, which no model checker simulates.

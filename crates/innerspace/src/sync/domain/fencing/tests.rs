@@ -140,12 +140,12 @@ fn nothing_is_reused_in_use_while_readers_are_told_to_fence_and_to_stop() {
                         sections.leave();
                     }
                     Enter::Alone => {
-                        sections.enter_alone();
-                        if sections.pending_mark().0 != 0 {
+                        let done = sections.alone(|mark| (mark.0 == 0).then(used_one));
+                        if done.is_none() {
                             sections.order();
+                            used_one();
+                            sections.leave();
                         }
-                        used_one();
-                        sections.leave();
                     }
                     Enter::Look => match domain.look() {
                         Some(_look) => used_one(),
