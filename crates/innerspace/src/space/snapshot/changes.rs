@@ -7,7 +7,6 @@
 
 use super::ghosts::Ghosts;
 use crate::space::core::payer::Payer;
-use crate::space::table::still::Image;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::{FrameId, PAGE_SIZE, PageCount};
@@ -30,8 +29,9 @@ pub(super) struct Changed {
     /// The leaf that has the page. It stays in its place, and exclusive to the space, while the
     /// record is good.
     pub(super) leaf: FrameId,
-    /// The snapshot's page at the same address, once it was looked up. It does not change.
-    pub(super) image: Option<Image>,
+    /// The frame of the snapshot's page at the same address, or the zero frame, once it was looked
+    /// up. It does not change.
+    pub(super) image: Option<FrameId>,
     /// The number of restores up to now, in a row, that each came after a store to the page.
     pub(super) streak: u8,
     /// The number of restores up to now, in a row, without a store to the page before them.

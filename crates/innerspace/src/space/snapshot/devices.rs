@@ -4,36 +4,18 @@ use crate::group::{HeapBytes, LimitError, MayReclaim};
 use crate::space::core::space::SpaceInner;
 use crate::space::vma::device::DeviceRef;
 use crate::sync::Arc;
-
-/// A device of a snapshot, with its state at that time.
-pub(crate) struct DeviceState {
-    device: DeviceRef,
-    state: Vec<u8>,
-}
-
-impl DeviceState {
-    /// Asks the device, which is mapped in `space`, for its state. The caller holds no lock.
-    pub(crate) fn of(space: &SpaceInner, device: DeviceRef) -> DeviceState {
-        let _inside = space.enter_device();
-        let state = device.snapshot();
-        DeviceState { device, state }
-    }
-
-    /// Restores the device, which is mapped in `space`. The caller holds no lock.
-    pub(crate) fn bring_back(&self, space: &SpaceInner) {
-        let _inside = space.enter_device();
-        self.device.restore(&self.state);
-    }
-}
+use crate::sync::panics::Panics;
 
 /// The states of all devices of a snapshot.
 pub(crate) struct DeviceStates {
-    states: Vec<DeviceState>,
+    /// The devices, each with its state at that time.
+    states: Vec<(DeviceRef, Vec<u8>)>,
     _heap: HeapBytes,
 }
 
 impl DeviceStates {
-    /// Asks the devices of a space, which is charged for the answers; `None` without a device.
+    /// Asks the devices of a space, which is charged for the answers; `None` without a device. The
+    /// caller holds no lock.
     ///
     /// # Errors
     /// The space's group has no room.
@@ -44,20 +26,32 @@ impl DeviceStates {
         if devices.is_empty() {
             return Ok(None);
         }
-        let bytes = size_of::<DeviceStates>() + 16 + devices.len() * size_of::<DeviceState>();
+        let bytes =
+            size_of::<DeviceStates>() + 16 + devices.len() * size_of::<(DeviceRef, Vec<u8>)>();
         let mut heap = space.group.charge_heap(bytes, MayReclaim::Yes)?;
         let mut states = Vec::with_capacity(devices.len());
         for device in devices {
-            let device = DeviceState::of(space, device);
-            let bytes = heap.bytes() + device.state.capacity() as u64;
+            let inside = space.enter_device();
+            let state = device.snapshot();
+            drop(inside);
+            let bytes = heap.bytes() + state.capacity() as u64;
             heap.set(bytes, MayReclaim::Yes)?;
-            states.push(device);
+            states.push((device, state));
         }
         let _heap = heap;
         Ok(Some(Arc::new(DeviceStates { states, _heap })))
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &DeviceState> {
-        self.states.iter()
+    /// Restores the devices, which are mapped in `space`. If one panics, the others are restored
+    /// all the same. The caller holds no lock.
+    pub(crate) fn bring_back(&self, space: &SpaceInner) {
+        let mut panics = Panics::default();
+        for (device, state) in &self.states {
+            panics.catch(|| {
+                let _inside = space.enter_device();
+                device.restore(state);
+            });
+        }
+        panics.go_on();
     }
 }

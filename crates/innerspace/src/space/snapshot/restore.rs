@@ -45,12 +45,10 @@ use crate::space::core::structure::Structure;
 use crate::space::pin::check_no_pins;
 use crate::space::table::nodes::Nodes;
 use crate::space::table::pte::{self, Holds, Pte, VALID_W};
-use crate::space::table::still::Image;
 use crate::space::tlb::translator::GATE_MAIL;
 use crate::space::vma::set::VmaSet;
 use crate::stats::Event;
 use crate::sync::gate::Writer;
-use crate::sync::panics::Panics;
 use crate::sync::raw::AtomicU64;
 use crate::sync::{Arc, failpoint};
 use crate::{FrameId, PAGE_SIZE, VirtAddr};
@@ -82,12 +80,9 @@ pub(super) fn restore(
     } else {
         restore_by_dropping(space, image, writer)?;
     }
-    // If a device panics, the others are restored all the same.
-    let mut panics = Panics::default();
-    for device in devices.iter().flat_map(|devices| devices.iter()) {
-        panics.catch(|| device.bring_back(space));
+    if let Some(devices) = devices {
+        devices.bring_back(space);
     }
-    panics.go_on();
     Ok(())
 }
 
@@ -102,10 +97,9 @@ fn restore_by_dropping(
     let revision = writer.revision + 1;
     let (restored, leftover) = space.replace_all(&mut writer, &vmas, |detached| {
         space.changes.end(space.payer());
-        let plan = nodes.plan_restore(space.root, image.root);
-        let plan = plan.map_err(|_| SpaceError::TooManyForks)?;
         failpoint!(GateClosed);
-        nodes.apply_plan(plan, detached);
+        let table = nodes.restore_table(space.root, image.root, detached);
+        table.map_err(|_| SpaceError::TooManyForks)?;
         space.changes.set(Record::new(image.id, revision));
         Ok(())
     });
@@ -209,17 +203,15 @@ impl<'a> Walk<'a> {
         pte::load(Walk::word(nodes, known))
     }
 
-    /// Returns the image's page at `at`; `None` if it is a page of a file.
+    /// Returns the frame with the image's bytes at `at`; `None` if it is a page of a file.
     #[cold]
-    fn look_up(&self, at: u64) -> Option<Image> {
+    fn look_up(&self, at: u64) -> Option<FrameId> {
         let leaf = self.nodes.find(self.theirs, at);
         let their = leaf.map(|leaf| pte::load(&self.nodes.words(leaf.frame)[slot_index(at, 0)]));
         match their.map(|page| (page, page.holds())) {
-            Some((page, Holds::Own | Holds::Borrowed)) => {
-                Some(Image::Page(self.nodes.frame_of(page)))
-            }
+            Some((page, Holds::Own | Holds::Borrowed)) => Some(self.nodes.frame_of(page)),
             _ if self.shows_file(at) => None,
-            _ => Some(Image::Zeros),
+            _ => Some(FrameId::ZERO),
         }
     }
 
@@ -286,15 +278,15 @@ impl<'a> Walk<'a> {
     /// Replaces the page by the image's. Returns false if the image's page has too many owners to
     /// count.
     #[cold]
-    fn give_back(&mut self, known: &Changed, word: &AtomicU64, image: Image) -> bool {
+    fn give_back(&mut self, known: &Changed, word: &AtomicU64, image: FrameId) -> bool {
         let given = match image {
-            Image::Page(_) => {
+            FrameId::ZERO => Some(pte::take(word)),
+            _ => {
                 let theirs = self.nodes.find(self.theirs, known.at);
                 let theirs = theirs.expect("the image has a page there").frame;
                 self.nodes
                     .share_page(known.leaf, theirs, slot_index(known.at, 0))
             }
-            Image::Zeros => Some(pte::take(word)),
         };
         self.freed.extend(given.map(|page| (known.at, page)));
         given.is_some()

@@ -7,17 +7,13 @@ use crate::FrameId;
 use crate::space::core::address::{ROOT_LEVEL, SLOTS, span};
 use crate::sync::raw::{AtomicU64, Ordering};
 
-/// A planned change of one word of an upper node.
-struct Change {
-    node: FrameId,
-    slot: usize,
+/// A change of one word of an upper node at `level`.
+struct Change<'pool> {
+    word: &'pool AtomicU64,
     level: u32,
     old: Option<FrameId>,
     new: Option<FrameId>,
 }
-
-/// The changes that make one table like another. The plan holds a ref on each new child.
-pub(crate) struct Plan(Vec<Change>);
 
 /// Returns the host address of the page in a slot, if the page is anonymous; `None` for pages of
 /// files and zeros.
@@ -26,37 +22,46 @@ fn private_page(word: Option<&AtomicU64>) -> Option<u64> {
     matches!(page.holds(), Holds::Own | Holds::Borrowed).then(|| page.host())
 }
 
-impl Nodes<'_> {
-    /// Plans the changes that make the table below `ours` like that below `theirs`, and changes
-    /// nothing yet. Upper nodes that are exclusive to the space are kept. The gate of `ours` is
-    /// closed, and `theirs` loses no children.
-    pub(crate) fn plan_restore(self, ours: FrameId, theirs: FrameId) -> Result<Plan, TooManyForks> {
-        let mut plan = Plan(Vec::new());
-        match self.plan_below(ours, theirs, ROOT_LEVEL, &mut plan.0) {
-            Ok(()) => Ok(plan),
-            Err(TooManyForks) => {
-                for change in plan.0 {
-                    if let Some(new) = change.new {
-                        self.put(new, change.level - 1);
-                    }
-                }
-                Err(TooManyForks)
-            }
+impl<'pool> Nodes<'pool> {
+    /// Makes the table below `ours` like that below `theirs`, or fails with nothing changed. Upper
+    /// nodes that are exclusive to the space are kept. `detached` receives the nodes that are not
+    /// in the table. The gate of `ours` is closed, and `theirs` loses no children.
+    pub(crate) fn restore_table(
+        self,
+        ours: FrameId,
+        theirs: FrameId,
+        detached: &mut Detached,
+    ) -> Result<(), TooManyForks> {
+        let mut changes = Vec::new();
+        let counted = self.count_new(ours, theirs, ROOT_LEVEL, &mut changes);
+        for change in changes {
+            let (kept, dropped) = match counted {
+                Ok(()) => (change.new, change.old),
+                Err(TooManyForks) => (change.old, change.new),
+            };
+            // Release: pairs with the acquire of walkers in `child`. The subtree itself was
+            // published long ago.
+            let word = kept.map_or(0, child_word);
+            change.word.store(word, Ordering::Release);
+            let dropped = dropped.map(|node| (node, change.level - 1));
+            detached.nodes.extend(dropped);
         }
+        counted
     }
 
-    fn plan_below(
+    /// Lists the changes that [`Nodes::restore_table`] makes, and takes a ref on each new child.
+    fn count_new(
         self,
         ours: FrameId,
         theirs: FrameId,
         level: u32,
-        plan: &mut Vec<Change>,
+        changes: &mut Vec<Change<'pool>>,
     ) -> Result<(), TooManyForks> {
-        for slot in 0..SLOTS {
-            let old = self.child(&self.words(ours)[slot]);
+        for (word, their) in self.words(ours).iter().zip(self.words(theirs)) {
+            let old = self.child(word);
             // The leaf of zeros is left out and faults in again: a revoker may unlink it from
             // `theirs` before `ours` links it.
-            let new = self.child(&self.words(theirs)[slot]);
+            let new = self.child(their);
             let new = new.filter(|new| !self.is_zero_leaf(*new));
             if old == new {
                 continue;
@@ -65,7 +70,7 @@ impl Nodes<'_> {
                 && level > 1
                 && !self.is_shared(old)
             {
-                self.plan_below(old, new, level - 1, plan)?;
+                self.count_new(old, new, level - 1, changes)?;
                 continue;
             }
             if let Some(new) = new
@@ -73,29 +78,14 @@ impl Nodes<'_> {
             {
                 return Err(TooManyForks);
             }
-            plan.push(Change {
-                node: ours,
-                slot,
+            changes.push(Change {
+                word,
                 level,
                 old,
                 new,
             });
         }
         Ok(())
-    }
-
-    /// Makes the planned changes. The gate is still closed. `detached` receives the nodes that were
-    /// replaced.
-    pub(crate) fn apply_plan(self, plan: Plan, detached: &mut Detached) {
-        for change in plan.0 {
-            let word = change.new.map_or(0, child_word);
-            // Release: pairs with the acquire of walkers in `child`. The subtree itself was
-            // published long ago.
-            self.words(change.node)[change.slot].store(word, Ordering::Release);
-            detached
-                .nodes
-                .extend(change.old.map(|old| (old, change.level - 1)));
-        }
     }
 
     /// Returns the addresses of the anonymous pages in a range. The caller is inside the gate.

@@ -47,13 +47,6 @@ impl Drop for StillPage {
     }
 }
 
-/// The content, in a snapshot, that a page of a space is to have.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Image {
-    Zeros,
-    Page(FrameId),
-}
-
 impl Nodes<'_> {
     /// Returns whether the leaf that owns this page is its only user.
     ///
@@ -121,36 +114,31 @@ impl Nodes<'_> {
         (self.state(frame) == HoldState::refs_only(1)).then_some(frame)
     }
 
-    /// Makes the bytes of a page the same as the image's. The gate of the page's space is closed.
+    /// Makes the bytes of a page the same as those of the frame `image`. The gate of the page's
+    /// space is closed.
     ///
     /// # Panics
     /// Panics if anything but its leaf keeps the page.
     #[inline]
-    pub(crate) fn overwrite(self, page: Pte, image: Image) {
+    pub(crate) fn overwrite(self, page: Pte, image: FrameId) {
         let frame = self.frame_alone(page);
         let frame = frame.expect("I11: overwriting a page that others see");
         let frames = &self.pool.frames;
         let to = frames.host(frame);
+        assert_ne!(image, frame, "a page restored from itself");
         match image {
             // SAFETY: a whole frame of the arena; no slice of it exists, since it has no views, and
             // no access is under way, since the gate is closed.
-            Image::Zeros => unsafe { copy::zero_page(to) },
-            Image::Page(from) => {
-                assert_ne!(from, frame, "a page restored from itself");
-                // SAFETY: as above; two different frames do not overlap.
-                unsafe { copy::copy_page(to, frames.host(from)) }
-            }
+            FrameId::ZERO => unsafe { copy::zero_page(to) },
+            // SAFETY: as above; two different frames do not overlap.
+            from => unsafe { copy::copy_page(to, frames.host(from)) },
         }
     }
 
-    /// Returns whether the bytes of a page are the same as the image's.
-    pub(crate) fn is_as(self, page: Pte, image: Image) -> bool {
+    /// Returns whether the bytes of a page are the same as those of the frame `image`.
+    pub(crate) fn is_as(self, page: Pte, image: FrameId) -> bool {
         let frames = &self.pool.frames;
-        let ours = frames.host(self.frame_of(page));
-        let theirs = match image {
-            Image::Zeros => frames.host(FrameId::ZERO),
-            Image::Page(from) => frames.host(from),
-        };
+        let (ours, theirs) = (frames.host(self.frame_of(page)), frames.host(image));
         // SAFETY: two whole frames of the arena.
         unsafe { copy::compare_shared(ours, theirs, PAGE_SIZE) }.is_eq()
     }
