@@ -57,17 +57,11 @@ pub(crate) fn copy(parent: &SpaceInner, group: &Group, role: Role) -> Result<Spa
     writer.register_fork(&mut child.0.gate.write_new(), |file| mapper(&child.0, file));
     // The child counts its files itself now.
     drop(files);
-    if parent.is_frozen() {
-        // A snapshot's table gains children and loses none, and no thread writes to the nodes
-        // below, so no translation has to end.
-        let shared = nodes.share_root(parent.root, root);
-        drop(writer);
-        shared.map_err(|_| SpaceError::TooManyForks)?;
-        pool.counters.count(event);
-        return Ok(child);
-    }
     writer.revision += 1;
-    let closed = writer.close(&pool.domain, &EVERYWHERE, || parent.post(Post::All));
+    // A snapshot's table gains children and loses none, and no thread writes to the nodes below. So
+    // no translation has to end, and nothing there is pinned.
+    let close = || writer.close(&pool.domain, &EVERYWHERE, || parent.post(Post::All));
+    let closed = (!parent.is_frozen()).then(close);
     let shared = nodes.share_root(parent.root, root);
     let shared = shared.and_then(|()| pinned.put(nodes, root));
     if shared.is_err() {

@@ -90,7 +90,7 @@ impl Space {
             Advice::WillNeed => {
                 let parts = file_parts(&writer.vmas, &range, |_| true);
                 drop(writer);
-                for_each_file(parts, |file, bytes| file.prefetch(bytes), |_, _| Ok(()))
+                for_each_file(parts, prefetch)
             }
             Advice::Normal => set_reading(writer, Reading::Normal),
             Advice::Random => set_reading(writer, Reading::Random),
@@ -98,11 +98,13 @@ impl Space {
             Advice::PageOut => {
                 let parts = file_parts(&writer.vmas, &range, |_| true);
                 drop(writer);
-                let evict = |file: &PagedFile, bytes: Range<u64>| {
-                    file.sync_range(bytes.clone())?;
-                    file.evict(bytes).map(drop)
-                };
-                for_each_file(parts, evict, |file, bytes| file.sync_range(bytes))
+                for_each_file(parts, |file, bytes| {
+                    sync(file, bytes.clone())?;
+                    if let MappedFile::Cached(file) = file {
+                        PagedFile::new(file).evict(bytes)?;
+                    }
+                    Ok(())
+                })
             }
         }
     }
@@ -143,11 +145,7 @@ impl Space {
             let shared = |vma: &Vma| vma.sharing == Sharing::Shared;
             Ok::<_, SpaceError>(file_parts(tables.vmas, &range, shared))
         });
-        for_each_file(
-            parts?,
-            |file, bytes| file.sync_range(bytes),
-            |file, bytes| file.sync_range(bytes),
-        )
+        for_each_file(parts?, sync)
     }
 
     /// Brings in and maps every page of `len` bytes (rounded up to whole pages) at `at`: for stores
@@ -271,7 +269,7 @@ impl Accessor {
         let range = first..end.unwrap_or(u64::MAX);
         let space = &self.core.space;
         let parts = space.inside(|tables| file_parts(tables.vmas, &range, |_| true));
-        for_each_file(parts, |file, bytes| file.prefetch(bytes), |_, _| Ok(()))
+        for_each_file(parts, prefetch)
     }
 }
 
@@ -364,30 +362,36 @@ fn file_parts(vmas: &VmaSet, range: &Range<u64>, wanted: impl Fn(&Vma) -> bool) 
     parts.collect()
 }
 
-/// Calls `cached` or `direct` with each file and those of its bytes that exist.
+/// Calls `act` with each file and those of its bytes that exist.
 fn for_each_file(
     parts: Vec<FilePart>,
-    cached: impl Fn(&PagedFile, Range<u64>) -> Result<(), crate::cache::FileError>,
-    direct: impl Fn(&DaxFile, Range<u64>) -> Result<(), crate::dax::DaxError>,
+    act: impl Fn(&MappedFile, Range<u64>) -> Result<(), SpaceError>,
 ) -> Result<(), SpaceError> {
     for (file, pages) in parts {
-        let up_to = |len: u64| pages.start << PAGE_SHIFT..(pages.end << PAGE_SHIFT).min(len);
-        match file {
-            MappedFile::Cached(file) => {
-                let file = PagedFile::new(&file);
-                let bytes = up_to(file.len());
-                if !bytes.is_empty() {
-                    cached(&file, bytes)?;
-                }
-            }
-            MappedFile::Direct(core) => {
-                let file = DaxFile::new(core.core().clone());
-                let bytes = up_to(file.len());
-                if !bytes.is_empty() {
-                    direct(&file, bytes)?;
-                }
-            }
+        let len = match &file {
+            MappedFile::Cached(file) => file.size(),
+            MappedFile::Direct(file) => file.core().size(),
+        };
+        let bytes = pages.start << PAGE_SHIFT..(pages.end << PAGE_SHIFT).min(len);
+        if !bytes.is_empty() {
+            act(&file, bytes)?;
         }
     }
     Ok(())
+}
+
+/// Has the file read these bytes ahead, if it is a cached one.
+fn prefetch(file: &MappedFile, bytes: Range<u64>) -> Result<(), SpaceError> {
+    match file {
+        MappedFile::Cached(file) => Ok(PagedFile::new(file).prefetch(bytes)?),
+        MappedFile::Direct(_) => Ok(()),
+    }
+}
+
+/// Writes these bytes of the file, and makes them durable.
+fn sync(file: &MappedFile, bytes: Range<u64>) -> Result<(), SpaceError> {
+    match file {
+        MappedFile::Cached(file) => Ok(PagedFile::new(file).sync_range(bytes)?),
+        MappedFile::Direct(file) => Ok(DaxFile::new(file.core().clone()).sync_range(bytes)?),
+    }
 }

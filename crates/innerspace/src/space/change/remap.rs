@@ -172,23 +172,23 @@ fn move_words(
 ) -> Result<Detached, SpaceError> {
     let hull = old.start.min(new.start)..old.end.max(new.end);
     let domain = &space.pool.domain;
-    let mut detached = Underway::new(space);
-    let mut spares = Spares::only(Vec::new());
+    let mut underway = Underway::new(space);
+    let mut spares = Spares::default();
     let leaves = (old.end - old.start) / table::span(1) + 2;
     loop {
         let closed = writer.close(domain, &hull, || space.post(Post::All));
-        let owned = space.own_range(old, Edit::Part, &mut spares, &mut detached)
-            && space.own_range(new, Edit::Part, &mut spares, &mut detached);
-        if owned && carry_over(space, old, new, &mut spares, &mut detached) {
+        let owned = space.own_range(old, Edit::Part, &mut spares, &mut underway.detached)
+            && space.own_range(new, Edit::Part, &mut spares, &mut underway.detached);
+        if owned && carry_over(space, old, new, &mut spares, &mut underway.detached) {
             let nodes = space.nodes();
             for range in [old, new] {
-                space.part_in_vain(nodes.leaves(space.root, range), &mut detached);
+                space.part_in_vain(nodes.leaves(space.root, range), &mut underway.detached);
             }
             space.publish(vmas, changed);
             // Accessors may again remember leaves at the ends of the ranges.
             space.grace();
             drop(closed);
-            return Ok(detached.done());
+            return Ok(underway.done());
         }
         drop(closed);
         let wanted = table::PATH_NODES + leaves.min(LEAVES_A_ROUND) as usize;

@@ -76,7 +76,7 @@ pub(crate) struct Leftover {
 /// called to make room for it.
 pub(crate) struct Underway<'s> {
     space: &'s SpaceInner,
-    detached: Detached,
+    pub(super) detached: Detached,
 }
 
 impl<'s> Underway<'s> {
@@ -94,20 +94,6 @@ impl<'s> Underway<'s> {
 impl Drop for Underway<'_> {
     fn drop(&mut self) {
         self.space.retire(std::mem::take(&mut self.detached));
-    }
-}
-
-impl std::ops::Deref for Underway<'_> {
-    type Target = Detached;
-
-    fn deref(&self) -> &Detached {
-        &self.detached
-    }
-}
-
-impl std::ops::DerefMut for Underway<'_> {
-    fn deref_mut(&mut self) -> &mut Detached {
-        &mut self.detached
     }
 }
 
@@ -258,15 +244,15 @@ impl SpaceInner {
     /// the table, which map nothing there.
     fn part_from_sharers(&self, range: &Range<u64>, edit: Edit) -> Result<(), SpaceError> {
         let nodes = self.nodes();
-        let mut detached = Underway::new(self);
-        let mut spares = Spares::only(Vec::new());
-        while !self.own_range(range, edit, &mut spares, &mut detached) {
+        let mut underway = Underway::new(self);
+        let mut spares = Spares::default();
+        while !self.own_range(range, edit, &mut spares, &mut underway.detached) {
             self.ensure_nodes(&mut spares, PATH_NODES)?;
         }
-        let before = detached.nodes();
+        let before = underway.detached.nodes();
         debug_assert!(self.is_empty(range), "words where nothing is mapped");
-        nodes.apply(self.root, range, edit, &mut detached);
-        if detached.nodes() > before {
+        nodes.apply(self.root, range, edit, &mut underway.detached);
+        if underway.detached.nodes() > before {
             // Whole empty leaves were taken off: an accessor may remember one, from an access that
             // found no mapping.
             self.post(Post::All);
@@ -347,25 +333,25 @@ impl SpaceInner {
     ) -> Result<Detached, SpaceError> {
         let domain = &self.pool.domain;
         let nodes = self.nodes();
-        let mut detached = Underway::new(self);
-        let mut spares = Spares::only(Vec::new());
+        let mut underway = Underway::new(self);
+        let mut spares = Spares::default();
         loop {
             let closed = writer.close(domain, range, || self.post(Post::All));
-            if !self.own_range(range, edit, &mut spares, &mut detached) {
+            if !self.own_range(range, edit, &mut spares, &mut underway.detached) {
                 drop(closed);
                 self.ensure_nodes(&mut spares, PATH_NODES)?;
                 continue;
             }
-            nodes.apply(self.root, range, edit, &mut detached);
+            nodes.apply(self.root, range, edit, &mut underway.detached);
             // The leaves between these two come off whole.
-            self.part_in_vain([range.start, range.end - 1], &mut detached);
+            self.part_in_vain([range.start, range.end - 1], &mut underway.detached);
             failpoint!(GateClosed);
             self.publish(vmas, changed);
             if !(range.start | range.end).is_multiple_of(table::span(1)) {
                 self.grace();
             }
             drop(closed);
-            return Ok(detached.done());
+            return Ok(underway.done());
         }
     }
 

@@ -43,7 +43,7 @@ pub(crate) struct Leaf {
 pub(crate) struct NeedNodes;
 
 /// The source of frames for new nodes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Spares<'pool> {
     /// Frames set aside with the gate open, outside every section.
     pub(crate) aside: Vec<PoolFrame<'pool>>,
@@ -53,14 +53,6 @@ pub(crate) struct Spares<'pool> {
 }
 
 impl<'pool> Spares<'pool> {
-    /// Uses only frames that were set aside.
-    pub(crate) fn only(aside: Vec<PoolFrame<'pool>>) -> Spares<'pool> {
-        Spares {
-            aside,
-            at_once: None,
-        }
-    }
-
     pub(super) fn take(&mut self) -> Result<PoolFrame<'pool>, NeedNodes> {
         let aside = self.aside.pop();
         aside
