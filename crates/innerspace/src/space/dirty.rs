@@ -151,18 +151,17 @@ impl Log {
         }
     }
 
-    /// Returns the watched ranges that overlap `range`.
-    fn meeting(&self, range: &Range<u64>) -> Vec<Range<u64>> {
-        let below = self.watched.range(..range.end).rev();
-        let meeting = below.take_while(|(_, end)| **end > range.start);
-        let mut found: Vec<Range<u64>> = meeting.map(|(start, end)| *start..*end).collect();
-        found.reverse();
-        found
+    /// Takes out the watched ranges that overlap `range`.
+    fn take_out(&mut self, range: &Range<u64>) -> Vec<Range<u64>> {
+        let below = self.watched.range(..=range.start).next_back();
+        let below = below.filter(|(_, end)| **end > range.start);
+        let first = below.map_or(range.start, |(start, _)| *start);
+        let known = self.watched.extract_if(first..range.end, |_, _| true);
+        known.map(|(start, end)| start..end).collect()
     }
 
     fn forget(&mut self, payer: Payer<'_>, range: &Range<u64>) {
-        for known in self.meeting(range) {
-            self.watched.remove(&known.start);
+        for known in self.take_out(range) {
             if known.start < range.start {
                 self.watched.insert(known.start, range.start);
             }
@@ -182,8 +181,7 @@ impl Log {
         let has_room = self.make_room(payer).is_ok();
         let mut taken = Taken::default();
         let (mut from, mut whole) = (range.start, range.clone());
-        for known in self.meeting(range) {
-            self.watched.remove(&known.start);
+        for known in self.take_out(range) {
             if from < known.start {
                 taken.unknown.push(from..known.start);
             }
@@ -206,28 +204,17 @@ impl Log {
     /// address.
     fn take_bits(&mut self, range: &Range<u64>, mut each: impl FnMut(u64)) {
         let leaves = leaf_number(range.start)..=leaf_number(range.end - 1);
-        let mut empty = Vec::new();
-        for (leaf, bits) in self.stored.range_mut(leaves) {
-            let start = leaf * table::span(1);
-            for (group, word) in bits.iter_mut().enumerate() {
-                let mut left = *word;
-                while left != 0 {
-                    let slot = group as u64 * 64 + u64::from(left.trailing_zeros());
-                    let page = start + (slot << PAGE_SHIFT);
-                    let bit = left & left.wrapping_neg();
-                    left ^= bit;
-                    if range.contains(&page) {
-                        *word ^= bit;
-                        each(page);
-                    }
+        let emptied = self.stored.extract_if(leaves, |leaf, bits| {
+            for slot in 0..SLOTS {
+                let page = leaf * table::span(1) + ((slot as u64) << PAGE_SHIFT);
+                let bit = 1 << (slot % 64);
+                if bits[slot / 64] & bit != 0 && range.contains(&page) {
+                    bits[slot / 64] &= !bit;
+                    each(page);
                 }
             }
-            if *bits == [0; BITS] {
-                empty.push(*leaf);
-            }
-        }
-        for leaf in empty {
-            self.stored.remove(&leaf);
-        }
+            *bits == [0; BITS]
+        });
+        emptied.for_each(drop);
     }
 }
