@@ -19,9 +19,7 @@ use crate::cache::dirty::punch::{make_room_for_punch, punch_again, punch_store};
 use crate::cache::dirty::sync::{sync_store, take_doubted_back};
 use crate::cache::dirty::sync_file::wait_written;
 use crate::cache::errors::{FileError, StoreAction};
-use crate::cache::lookup::batch::{
-    BATCH, drop_batch, forget_clean, lock_batch, lock_stable, remove_blocks,
-};
+use crate::cache::lookup::batch::{drop_batch, forget_clean, lock_batch, remove_blocks};
 use crate::cache::lookup::block::Locked;
 use crate::cache::lookup::get::Get;
 use crate::cache::map::mappers::Revoke;
@@ -288,17 +286,8 @@ fn discard_alone(core: &FileCore, alone: &InvalidateGuard<'_>) -> Result<(), Fil
         // written to it again. Blocks that this sync leaves in doubt were written, and stay.
         sync_store(core, SyncWhat::Data)?;
     }
-    let mut blocks = given_up.into_iter().flatten();
-    loop {
-        let batch: Vec<u64> = blocks.by_ref().take(BATCH).collect();
-        if batch.is_empty() {
-            break;
-        }
-        let locked: Vec<_> = batch
-            .into_iter()
-            .filter_map(|block| lock_stable(core, block))
-            .collect();
-        drop_batch(core, locked);
+    for run in given_up {
+        remove_blocks(core, run);
     }
     adopt_store_len(core, unwritten_end(core), Some(told))
 }

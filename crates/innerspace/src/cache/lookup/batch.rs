@@ -12,35 +12,40 @@ use crate::frame::{Dropped, FlagSet};
 use crate::sync::failpoint;
 
 /// The number of blocks for which one grace period is made.
-pub(crate) const BATCH: usize = 64;
+const BATCH: usize = 64;
 
 /// Takes those blocks out of the file whose bytes the store has and cannot lose any more. Returns
 /// how many.
 pub(crate) fn forget_clean(core: &FileCore, blocks: Range<u64>) -> u64 {
-    let mut dropped = 0;
-    let mut next = blocks.start;
-    loop {
-        let mut batch = lock_batch(core, &mut next, blocks.end);
-        if batch.is_empty() {
-            return dropped;
-        }
+    remove_some(core, blocks, |batch| {
         batch.retain(|locked| !locked.meta().flags.load().contains(FlagSet::DIRTY));
         // Blocks that were written since the last sync began, or have come into doubt, are left
         // out.
-        retain_synced(core, &mut batch);
-        dropped += batch.len() as u64;
-        drop_batch(core, batch);
-    }
+        retain_synced(core, batch);
+    })
 }
 
 /// Takes all blocks of a range out of the file, dirty or not.
 pub(crate) fn remove_blocks(core: &FileCore, blocks: Range<u64>) {
+    remove_some(core, blocks, |_| {});
+}
+
+/// Takes those blocks of a range out of the file that `retain` leaves in each batch. Returns how
+/// many.
+fn remove_some<'f>(
+    core: &'f FileCore,
+    blocks: Range<u64>,
+    retain: impl Fn(&mut Vec<Locked<'f>>),
+) -> u64 {
+    let mut removed = 0;
     let mut next = blocks.start;
     loop {
-        let batch = lock_batch(core, &mut next, blocks.end);
+        let mut batch = lock_batch(core, &mut next, blocks.end);
         if batch.is_empty() {
-            return;
+            return removed;
         }
+        retain(&mut batch);
+        removed += batch.len() as u64;
         drop_batch(core, batch);
     }
 }
@@ -59,16 +64,13 @@ pub(crate) fn lock_batch<'f>(core: &'f FileCore, next: &mut u64, end: u64) -> Ve
             break;
         };
         *next = block + 1;
-        batch.extend(lock_stable(core, block));
+        // An error means that the block's fill failed and took the block away.
+        if let Ok(Some(locked)) = core.find_lock(block, Get::NONE) {
+            locked.wait_stable();
+            batch.push(locked);
+        }
     }
     batch
-}
-
-pub(crate) fn lock_stable(core: &FileCore, block: u64) -> Option<Locked<'_>> {
-    // An error means that the block's fill failed and took the block away.
-    let locked = core.find_lock(block, Get::NONE).ok().flatten()?;
-    locked.wait_stable();
-    Some(locked)
 }
 
 /// Takes locked, stable blocks out of the file.
