@@ -17,15 +17,6 @@ use crate::reclaim::Pool;
 use crate::sync::{Arc, failpoint, raw};
 use crate::units::PAGE_SIZE;
 
-/// The result of a second look at the index.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Seen {
-    /// The block is still there.
-    Still,
-    /// Another block is there, or no block.
-    Changed,
-}
-
 impl Handle {
     /// Returns a view of `range`, which is inside the file's size at some moment of the call. A hit
     /// is compiled into the caller, so that the view's parts stay in registers: moving them through
@@ -219,36 +210,35 @@ pub(super) fn take_block<'id>(
     }
     let domain = &pool.owner().domain;
     loop {
-        let (taken, seen) = match domain.look() {
+        let taken = match domain.look() {
             Some(_section) => take_in_section(core, pool, block),
             None => {
                 let _section = domain.reader();
                 take_in_section(core, pool, block)
             }
         }?;
-        if seen == Seen::Still {
-            // The next lookup guesses the frame.
-            core.note_found(block, taken.frame());
-            return take_found(taken, inside);
+        match taken {
+            Ok(taken) => {
+                // The next lookup guesses the frame.
+                core.note_found(block, taken.frame());
+                return take_found(taken, inside);
+            }
+            Err(other) => other.give_back(),
         }
-        taken.give_back();
     }
 }
 
-/// Returns a view of the block that is cached at `block`, and whether it still was that block
-/// when the view was taken (I10). The caller is in a section of the file's pool.
+/// Returns a view of the block that is cached at `block`, or `Err` with a view of a block that no
+/// longer was there when the view was taken (I10). The caller is in a section of the file's pool.
 fn take_in_section<'id>(
     core: &FileCore,
     pool: Here<'id, Pool>,
     block: u64,
-) -> Option<(Taken<'id, Pool>, Seen)> {
+) -> Option<Result<Taken<'id, Pool>, Taken<'id, Pool>>> {
     let slot = core.blocks.index.slot(&pool.owner().frames, block)?;
     let word = slot.load(raw::Ordering::Acquire);
     failpoint!(WordRead);
     let taken = pool.take(Word::block_at(word))?;
-    let seen = match slot.load(raw::Ordering::Acquire) == word {
-        true => Seen::Still,
-        false => Seen::Changed,
-    };
-    Some((taken, seen))
+    let is_there = slot.load(raw::Ordering::Acquire) == word;
+    Some(if is_there { Ok(taken) } else { Err(taken) })
 }
