@@ -53,3 +53,15 @@ pub(crate) fn stay_apart() {
         std::arch::asm!("", options(readonly, nostack, preserves_flags));
     }
 }
+
+/// Merges buffers that are adjacent in memory.
+#[cfg(all(target_os = "linux", not(any(loom, miri))))]
+fn join_iovecs(iovecs: &mut Vec<libc::iovec>) {
+    iovecs.dedup_by(|next, last| {
+        let follows = last.iov_base.addr() + last.iov_len == next.iov_base.addr();
+        if follows {
+            last.iov_len += next.iov_len;
+        }
+        follows
+    });
+}

@@ -48,6 +48,7 @@ use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue, types};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use crate::sync::{Mutex, OnceLock, before_waiting, thread};
 use crate::sys::file::copy_of;
+use crate::sys::join_iovecs;
 use crate::sys::process::Process;
 use slots::Slots;
 
@@ -181,12 +182,17 @@ impl<T: Send + 'static> Ring<T> {
         // SAFETY: entries are added only with `submission` held, which the caller holds.
         let mut queue = unsafe { self.ring.submission_shared() };
         for (transfer, payload) in transfers {
-            let Transfer { fd, offset, iovecs } = transfer;
+            let Transfer {
+                fd,
+                offset,
+                mut iovecs,
+            } = transfer;
             if let Err(error) = self.check(offset, &iovecs) {
                 refused.push((payload, error));
                 continue;
             }
-            let (key, iovecs) = match slots.put(joined(iovecs), payload) {
+            join_iovecs(&mut iovecs);
+            let (key, iovecs) = match slots.put(iovecs, payload) {
                 Ok(put) => put,
                 Err(payload) => {
                     refused.push((payload, io::ErrorKind::WouldBlock.into()));
@@ -447,18 +453,6 @@ pub(crate) fn is_passing(error: &io::Error) -> bool {
         error.raw_os_error(),
         Some(libc::EAGAIN | libc::EINTR | libc::ECANCELED)
     )
-}
-
-/// Merges pieces that are adjacent in memory.
-fn joined(mut iovecs: Vec<libc::iovec>) -> Vec<libc::iovec> {
-    iovecs.dedup_by(|next, last| {
-        let follows = last.iov_base.addr() + last.iov_len == next.iov_base.addr();
-        if follows {
-            last.iov_len += next.iov_len;
-        }
-        follows
-    });
-    iovecs
 }
 
 /// Makes the entry of a transfer. One piece of memory is passed directly, several as a list.
