@@ -84,41 +84,21 @@ pub(crate) fn heavy() {
 #[cfg(all(target_os = "linux", not(any(portable, loom, shuttle, miri))))]
 mod platform {
     use std::io;
-    use std::sync::atomic::{AtomicU8, Ordering, compiler_fence};
+    use std::sync::OnceLock;
+    use std::sync::atomic::{Ordering, compiler_fence};
 
     use super::BarrierMode;
 
-    const UNKNOWN: u8 = 0;
-    const MEMBARRIER: u8 = 1;
-    const FENCES: u8 = 2;
-
-    /// The mode. The first call that detects it stores it, and it never changes after that.
-    static MODE: AtomicU8 = AtomicU8::new(UNKNOWN);
-
     #[inline]
     pub(super) fn mode() -> BarrierMode {
-        match MODE.load(Ordering::Relaxed) {
-            MEMBARRIER => BarrierMode::Membarrier,
-            FENCES => BarrierMode::Fences,
-            _ => detect(),
-        }
-    }
-
-    #[cold]
-    fn detect() -> BarrierMode {
-        let told = std::env::var_os("INNERSPACE_BARRIER").is_some_and(|value| value == "fences");
-        let found = if !told && register() {
-            MEMBARRIER
-        } else {
-            FENCES
-        };
-        // The first caller wins, should two disagree because the environment was changed in
-        // between.
-        let kept = MODE.compare_exchange(UNKNOWN, found, Ordering::Relaxed, Ordering::Relaxed);
-        match kept.map_or_else(|earlier| earlier, |_| found) {
-            MEMBARRIER => BarrierMode::Membarrier,
-            _ => BarrierMode::Fences,
-        }
+        static MODE: OnceLock<BarrierMode> = OnceLock::new();
+        *MODE.get_or_init(|| {
+            let told = std::env::var_os("INNERSPACE_BARRIER").is_some_and(|to| to == "fences");
+            match !told && register() {
+                true => BarrierMode::Membarrier,
+                false => BarrierMode::Fences,
+            }
+        })
     }
 
     fn membarrier(command: libc::c_int) -> io::Result<()> {

@@ -79,9 +79,26 @@ pub(crate) fn clear<const BITS: u8>(byte: &AtomicU8) -> Contention {
         )
     };
     #[cfg(all(target_arch = "x86_64", not(any(portable, loom, shuttle, miri))))]
-    return Contention::of(assembly::clear::<BITS>(byte));
+    let waiters = {
+        let sign: u8;
+        // SAFETY: the instruction is a locked operation on a live atomic byte. Assembly that may
+        // touch memory is a compiler barrier and the locked operation is a full one, so nothing
+        // moves out of the locked region.
+        unsafe {
+            std::arch::asm!(
+                "lock and byte ptr [{byte}], {keep}",
+                "sets {sign}",
+                byte = in(reg) byte.as_ptr(),
+                keep = const !BITS as i8,
+                sign = out(reg_byte) sign,
+                options(nostack),
+            );
+        }
+        sign != 0
+    };
     #[cfg(not(all(target_arch = "x86_64", not(any(portable, loom, shuttle, miri)))))]
-    return Contention::of(portable::clear::<BITS>(byte));
+    let waiters = byte.fetch_and(!BITS, Ordering::Release) & WAITERS != 0;
+    Contention::of(waiters)
 }
 
 /// Ends a successful read: sets UPTODATE and clears LOCKED in one atomic operation (release), and
@@ -102,47 +119,6 @@ pub(crate) fn end_read(byte: &AtomicU8) -> Contention {
     Contention::of(before & WAITERS != 0)
 }
 
-#[cfg_attr(
-    all(
-        not(test),
-        target_arch = "x86_64",
-        not(any(portable, loom, shuttle, miri))
-    ),
-    expect(dead_code, reason = "the form for other builds")
-)]
-mod portable {
-    use super::{AtomicU8, Ordering, WAITERS};
-
-    #[inline(always)]
-    pub(super) fn clear<const BITS: u8>(byte: &AtomicU8) -> bool {
-        byte.fetch_and(!BITS, Ordering::Release) & WAITERS != 0
-    }
-}
-
-#[cfg(all(target_arch = "x86_64", not(any(portable, loom, shuttle, miri))))]
-mod assembly {
-    use super::AtomicU8;
-
-    #[inline(always)]
-    pub(super) fn clear<const BITS: u8>(byte: &AtomicU8) -> bool {
-        let sign: u8;
-        // SAFETY: the instruction is a locked operation on a live atomic byte. Assembly that may
-        // touch memory is a compiler barrier and the locked operation is a full one, so nothing
-        // moves out of the locked region.
-        unsafe {
-            std::arch::asm!(
-                "lock and byte ptr [{byte}], {keep}",
-                "sets {sign}",
-                byte = in(reg) byte.as_ptr(),
-                keep = const !BITS as i8,
-                sign = out(reg_byte) sign,
-                options(nostack),
-            );
-        }
-        sign != 0
-    }
-}
-
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests {
     use super::*;
@@ -150,7 +126,7 @@ mod tests {
     const DIRTY: u8 = 1 << 3;
 
     #[test]
-    fn both_forms_agree_on_every_byte() {
+    fn every_byte_is_cleared_and_tells_of_waiters() {
         for before in 0..=u8::MAX {
             let after = |form: fn(&AtomicU8) -> bool| {
                 let byte = AtomicU8::new(before);
@@ -160,7 +136,6 @@ mod tests {
             let told = before & WAITERS != 0;
             let ours = |byte: &AtomicU8| clear::<LOCKED>(byte) == Contention::Waiters;
             assert_eq!(after(ours), (before & !LOCKED, told));
-            assert_eq!(after(portable::clear::<LOCKED>), (before & !LOCKED, told));
             let ours = |byte: &AtomicU8| clear::<{ LOCKED | DIRTY }>(byte) == Contention::Waiters;
             assert_eq!(after(ours), (before & !(LOCKED | DIRTY), told));
         }

@@ -107,7 +107,7 @@ impl Mapping {
 
     /// Asks for huge pages. This is advice, which a system without them ignores.
     pub(crate) fn advise_huge(&self) {
-        platform::advise_huge(self.base, self.len);
+        self.advise_pages(0..self.len, Pages::Huge);
     }
 
     /// Asks that pages of this kind back a range from now on. Returns whether the host took the
@@ -221,10 +221,6 @@ mod platform {
         }
     }
 
-    pub(super) fn advise_huge(base: NonNull<u8>, len: usize) {
-        let _ = advise(base, len, libc::MADV_HUGEPAGE);
-    }
-
     pub(super) fn advise_pages(base: NonNull<u8>, len: usize, pages: Pages) -> bool {
         let advice = match pages {
             Pages::Huge => libc::MADV_HUGEPAGE,
@@ -272,8 +268,6 @@ mod platform {
         // SAFETY: the caller's promise.
         unsafe { dealloc(base.as_ptr(), layout(len, align)) }
     }
-
-    pub(super) fn advise_huge(_: NonNull<u8>, _: usize) {}
 
     pub(super) fn advise_pages(_: NonNull<u8>, _: usize, _: Pages) -> bool {
         true

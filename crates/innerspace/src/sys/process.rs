@@ -41,7 +41,7 @@ impl Process {
 )]
 pub(crate) struct OtherProcess(pub(crate) u32);
 
-#[cfg(all(target_os = "linux", not(any(portable, miri, loom, shuttle))))]
+/// The number of the process, kept in a page that the kernel clears in children.
 mod remembered {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -49,7 +49,7 @@ mod remembered {
     /// Where the number is: 0 in a child that has not asked yet.
     pub(super) type Place = &'static AtomicU32;
 
-    /// The place of a kernel that cannot clear pages in children: 0 for ever.
+    /// The place where pages cannot be cleared in children: 0 for ever.
     static NOWHERE: AtomicU32 = AtomicU32::new(0);
 
     pub(super) fn place() -> Place {
@@ -71,6 +71,8 @@ mod remembered {
 
     pub(super) fn id(place: Place) -> u32 {
         let id = match place.load(Ordering::Relaxed) {
+            // A platform without processes counts as one process.
+            0 if cfg!(not(unix)) => return 0,
             0 => std::process::id(),
             id => return id,
         };
@@ -80,6 +82,12 @@ mod remembered {
         id
     }
 
+    #[cfg(not(all(target_os = "linux", not(any(portable, miri, loom, shuttle)))))]
+    fn cleared_page() -> Option<Place> {
+        None
+    }
+
+    #[cfg(all(target_os = "linux", not(any(portable, miri, loom, shuttle))))]
     fn cleared_page() -> Option<Place> {
         let len = super::super::memory::host_page_size();
         let rights = libc::PROT_READ | libc::PROT_WRITE;
@@ -97,26 +105,6 @@ mod remembered {
         }
         // SAFETY: the page is aligned and all zeros, and stays mapped for ever.
         Some(unsafe { AtomicU32::from_ptr(page.cast()) })
-    }
-}
-
-#[cfg(not(all(target_os = "linux", not(any(portable, miri, loom, shuttle)))))]
-mod remembered {
-    pub(super) type Place = ();
-
-    pub(super) fn place() {}
-
-    pub(super) fn is_current(process: u32, (): Place) -> bool {
-        id(()) == process
-    }
-
-    /// Returns the system's number for the process. A platform without processes counts as one
-    /// process.
-    pub(super) fn id((): Place) -> u32 {
-        match cfg!(unix) {
-            true => std::process::id(),
-            false => 0,
-        }
     }
 }
 

@@ -100,13 +100,15 @@ impl SharedMapping {
         self.synchronous
     }
 
-    /// Panics if the range is not inside the mapping.
-    fn check(&self, range: &Range<usize>) {
+    /// Returns the range from the beginning of a page of the system on. Panics if the range is not
+    /// inside the mapping.
+    fn widen(&self, range: Range<usize>) -> Range<usize> {
         assert!(
             range.start <= range.end && range.end <= self.len,
             "bytes {range:?} of a mapping of {} bytes",
             self.len
         );
+        range.start / host_page_size() * host_page_size()..range.end
     }
 
     /// Makes the bytes of the range durable, with the metadata needed to find them again. The range
@@ -118,14 +120,12 @@ impl SharedMapping {
     /// # Panics
     /// If the range is not inside the mapping.
     pub(crate) fn sync(&self, range: Range<usize>) -> io::Result<()> {
-        self.check(&range);
         if range.is_empty() {
             return Ok(());
         }
         #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
         faulty::ask(faulty::Call::Sync, range.clone())?;
-        let start = range.start / host_page_size() * host_page_size();
-        platform::sync(self.base, start..range.end)
+        platform::sync(self.base, self.widen(range))
     }
 
     /// Makes the system treat the pages of the range as changed, as a store of its present value to
@@ -141,11 +141,9 @@ impl SharedMapping {
     /// # Panics
     /// If the range is not inside the mapping.
     pub(crate) fn touch(&self, range: Range<usize>) -> io::Result<()> {
-        self.check(&range);
         #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
         faulty::ask(faulty::Call::Touch, range.clone())?;
-        let start = range.start / host_page_size() * host_page_size();
-        platform::touch(self.base, start..range.end)
+        platform::touch(self.base, self.widen(range))
     }
 
     /// Ensures that stores to the pages of the range (whole pages) raise no signal, as far as that
@@ -159,12 +157,10 @@ impl SharedMapping {
     /// # Panics
     /// If the range is not inside the mapping.
     pub(crate) fn make_storable(&self, range: Range<usize>) -> io::Result<()> {
-        self.check(&range);
-        let start = range.start / host_page_size() * host_page_size();
         let made = || {
             #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
             faulty::ask(faulty::Call::Room, range.clone())?;
-            platform::touch(self.base, start..range.end)
+            platform::touch(self.base, self.widen(range.clone()))
         };
         match made() {
             // A system without the call has no large folios in such files either.
