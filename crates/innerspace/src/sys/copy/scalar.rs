@@ -32,12 +32,14 @@ const MOVES: bool = cfg!(all(
     not(any(portable, shuttle, miri, loom))
 ));
 
+use private::Access;
 pub(crate) use private::Modify;
 
 mod private {
     use std::sync::atomic::Ordering;
 
-    /// The moves of a scalar, in separate forms that can be tested against each other.
+    /// The accesses of a scalar: plain moves if `MOVES`, and otherwise the portable form. Tests
+    /// compare the two.
     ///
     /// Safety of all methods: the address stays valid for the access during the call, at any
     /// alignment. Others may access the same bytes, but only through this module or atomics.
@@ -46,10 +48,8 @@ mod private {
         reason = "stated once for the whole trait, which is private"
     )]
     pub trait Access: Sized {
-        unsafe fn load_moving(address: *const u8) -> Self;
-        unsafe fn store_moving(address: *mut u8, value: Self);
-        unsafe fn load_portable(address: *const u8) -> Self;
-        unsafe fn store_portable(address: *mut u8, value: Self);
+        unsafe fn load<const MOVES: bool>(address: *const u8) -> Self;
+        unsafe fn store<const MOVES: bool>(address: *mut u8, value: Self);
     }
 
     /// The operation of a read-modify-write.
@@ -104,13 +104,7 @@ pub(crate) unsafe fn load<T: Scalar>(address: *const u8) -> T {
 #[inline(always)]
 pub(super) unsafe fn load_inside<T: Scalar>(address: *const u8) -> T {
     // SAFETY: the caller's promise is the same.
-    unsafe {
-        if MOVES {
-            T::load_moving(address)
-        } else {
-            T::load_portable(address)
-        }
-    }
+    unsafe { T::load::<MOVES>(address) }
 }
 
 /// Stores to shared bytes.
@@ -122,13 +116,7 @@ pub(super) unsafe fn load_inside<T: Scalar>(address: *const u8) -> T {
 pub(crate) unsafe fn store<T: Scalar>(address: *mut u8, value: T) {
     crate::sync::interleave();
     // SAFETY: the caller's promise is the same.
-    unsafe {
-        if MOVES {
-            T::store_moving(address, value)
-        } else {
-            T::store_portable(address, value)
-        }
-    }
+    unsafe { T::store::<MOVES>(address, value) }
 }
 
 /// Loads a value with the given order.
@@ -195,62 +183,41 @@ pub(crate) unsafe fn modify<T: AtomicScalar>(
 #[repr(C, packed)]
 struct Unaligned<T>(T);
 
-/// Defines the two moves of a type, given the instruction of the store and the class of its
-/// register.
-macro_rules! moving_forms {
-    ($store:literal, $class:ident) => {
-        #[inline(always)]
-        unsafe fn load_moving(address: *const u8) -> Self {
-            // SAFETY: valid by the trait's promise, and aligned, because the type's alignment is 1.
-            unsafe { address.cast::<Unaligned<Self>>().read_volatile().0 }
-        }
-
-        #[inline(always)]
-        unsafe fn store_moving(address: *mut u8, value: Self) {
-            // SAFETY: valid by the trait's promise; the instruction needs no alignment.
-            #[cfg(target_arch = "x86_64")]
-            unsafe {
-                std::arch::asm!(
-                    $store,
-                    address = in(reg) address,
-                    value = in($class) value,
-                    options(nostack, preserves_flags),
-                );
-            }
-            // SAFETY: valid by the trait's promise, and aligned, because the type's alignment is 1.
-            #[cfg(not(target_arch = "x86_64"))]
-            unsafe {
-                address.cast::<Unaligned<Self>>().write_volatile(Unaligned(value));
-            }
-        }
-    };
-}
-
 macro_rules! integers {
     ($($integer:ty, $atomic:ty, $store:literal, $class:ident;)*) => {$(
         impl Scalar for $integer {}
         impl AtomicScalar for $integer {}
 
-        impl private::Access for $integer {
-            moving_forms!($store, $class);
-
-            #[inline]
-            unsafe fn load_portable(address: *const u8) -> Self {
-                // SAFETY: the trait's promise; the address has the alignment of the atomic, as the
-                // condition says.
+        impl Access for $integer {
+            #[inline(always)]
+            unsafe fn load<const MOVES: bool>(address: *const u8) -> Self {
+                // SAFETY: valid by the trait's promise. `Unaligned` has an alignment of 1, and the
+                // address has that of the atomic, as the condition says.
                 unsafe {
-                    if address.cast::<$atomic>().is_aligned() {
+                    if MOVES {
+                        address.cast::<Unaligned<Self>>().read_volatile().0
+                    } else if address.cast::<$atomic>().is_aligned() {
                         <$atomic>::from_ptr(address.cast_mut().cast()).load(Ordering::Relaxed)
                     } else {
-                        <$integer>::from_ne_bytes(load_bytes(address))
+                        Self::from_ne_bytes(load_bytes(address))
                     }
                 }
             }
 
-            #[inline]
-            unsafe fn store_portable(address: *mut u8, value: Self) {
-                // SAFETY: as above.
+            #[inline(always)]
+            unsafe fn store<const MOVES: bool>(address: *mut u8, value: Self) {
+                // SAFETY: as above. The instruction needs no alignment.
                 unsafe {
+                    #[cfg(target_arch = "x86_64")]
+                    if MOVES {
+                        std::arch::asm!(
+                            $store,
+                            address = in(reg) address,
+                            value = in($class) value,
+                            options(nostack, preserves_flags),
+                        );
+                        return;
+                    }
                     if address.cast::<$atomic>().is_aligned() {
                         <$atomic>::from_ptr(address.cast()).store(value, Ordering::Relaxed);
                     } else {
@@ -316,67 +283,56 @@ integers! {
 }
 
 macro_rules! floats {
-    ($($float:ty, $integer:ty, $store:literal, $class:ident;)*) => {$(
+    ($($float:ty, $integer:ty;)*) => {$(
         impl Scalar for $float {}
 
-        impl private::Access for $float {
-            moving_forms!($store, $class);
-
-            #[inline]
-            unsafe fn load_portable(address: *const u8) -> Self {
+        impl Access for $float {
+            #[inline(always)]
+            unsafe fn load<const MOVES: bool>(address: *const u8) -> Self {
                 // SAFETY: the trait's promise, for the integer of the same size.
-                <$float>::from_bits(unsafe { <$integer>::load_portable(address) })
+                <$float>::from_bits(unsafe { <$integer>::load::<MOVES>(address) })
             }
 
-            #[inline]
-            unsafe fn store_portable(address: *mut u8, value: Self) {
+            #[inline(always)]
+            unsafe fn store<const MOVES: bool>(address: *mut u8, value: Self) {
                 // SAFETY: as above.
-                unsafe { <$integer>::store_portable(address, value.to_bits()) }
+                unsafe { <$integer>::store::<MOVES>(address, value.to_bits()) }
             }
         }
     )*};
 }
 
 floats! {
-    f32, u32, "movss dword ptr [{address}], {value}", xmm_reg;
-    f64, u64, "movsd qword ptr [{address}], {value}", xmm_reg;
+    f32, u32;
+    f64, u64;
 }
 
 macro_rules! wide_integers {
     ($($integer:ty;)*) => {$(
         impl Scalar for $integer {}
 
-        impl private::Access for $integer {
-            wide_forms!(load_moving, store_moving, inline(always));
-            wide_forms!(load_portable, store_portable, inline);
-        }
-    )*};
-}
+        impl Access for $integer {
+            #[inline(always)]
+            unsafe fn load<const MOVES: bool>(address: *const u8) -> Self {
+                // SAFETY: the trait's promise covers both halves. They have all of the value's
+                // bytes, and every pattern of bits is a value.
+                unsafe {
+                    let halves = [u64::load::<MOVES>(address), u64::load::<MOVES>(address.add(8))];
+                    std::mem::transmute::<[u64; 2], Self>(halves)
+                }
+            }
 
-/// Defines loads and stores of two words, the first word first.
-macro_rules! wide_forms {
-    ($load:ident, $store:ident, $($inline:tt)*) => {
-        #[$($inline)*]
-        unsafe fn $load(address: *const u8) -> Self {
-            // SAFETY: the trait's promise covers both halves.
-            let halves = unsafe { [u64::$load(address), u64::$load(address.add(8))] };
-            let mut bytes = [0; 16];
-            bytes[..8].copy_from_slice(&halves[0].to_ne_bytes());
-            bytes[8..].copy_from_slice(&halves[1].to_ne_bytes());
-            Self::from_ne_bytes(bytes)
-        }
-
-        #[$($inline)*]
-        unsafe fn $store(address: *mut u8, value: Self) {
-            let bytes = value.to_ne_bytes();
-            let (halves, _) = bytes.as_chunks();
-            // SAFETY: as above.
-            unsafe {
-                u64::$store(address, u64::from_ne_bytes(halves[0]));
-                u64::$store(address.add(8), u64::from_ne_bytes(halves[1]));
+            #[inline(always)]
+            unsafe fn store<const MOVES: bool>(address: *mut u8, value: Self) {
+                // SAFETY: as above.
+                unsafe {
+                    let [first, second] = std::mem::transmute::<Self, [u64; 2]>(value);
+                    u64::store::<MOVES>(address, first);
+                    u64::store::<MOVES>(address.add(8), second);
+                }
             }
         }
-    };
+    )*};
 }
 
 wide_integers! {
@@ -414,11 +370,11 @@ mod tests {
         let size = size_of::<T>();
         type Load<T> = unsafe fn(*const u8) -> T;
         type Store<T> = unsafe fn(*mut u8, T);
-        let mut loads: Vec<Load<T>> = vec![T::load_portable, load::<T>];
-        let mut stores: Vec<Store<T>> = vec![T::store_portable, store::<T>];
-        if !cfg!(miri) {
-            loads.push(T::load_moving);
-            stores.push(T::store_moving);
+        let mut loads: Vec<Load<T>> = vec![T::load::<false>, load::<T>];
+        let mut stores: Vec<Store<T>> = vec![T::store::<false>, store::<T>];
+        if cfg!(all(target_arch = "x86_64", not(miri))) {
+            loads.push(T::load::<true>);
+            stores.push(T::store::<true>);
         }
         for offset in 0..16 {
             for store in &stores {
