@@ -133,26 +133,12 @@ pub(crate) fn may_call_out() {
     may_wait(Rank::Registry);
 }
 
-/// The rank that a lock was made with.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct RankOf(Rank);
-
-impl RankOf {
-    pub(crate) const fn new(rank: Rank) -> RankOf {
-        RankOf(rank)
-    }
-
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn may_wait(self) {
-        may_wait(self.0);
-    }
-
-    /// Counts the lock as held until the result is dropped.
+impl Rank {
+    /// Counts a lock of this rank as held until the result is dropped.
     #[inline(always)]
     pub(crate) fn hold(self) -> Held {
-        change(self.0, 1);
-        Held(self.0)
+        change(self, 1);
+        Held(self)
     }
 }
 

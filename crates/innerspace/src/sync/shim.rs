@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{LockResult, TryLockError, TryLockResult};
 use std::time::Duration;
 
-use super::order::{Held, Rank, RankOf};
+use super::order::{Held, Rank, may_wait};
 
 #[cfg(loom)]
 use loom::sync as base;
@@ -137,7 +137,7 @@ fn try_unpoisoned<G>(result: TryLockResult<G>) -> Option<G> {
 /// A mutex whose `lock` returns no error: a panic of an earlier holder is ignored.
 #[derive(Default)]
 pub(crate) struct Mutex<T: ?Sized> {
-    rank: RankOf,
+    rank: Rank,
     inner: base::Mutex<T>,
 }
 
@@ -157,7 +157,7 @@ pub(crate) type RwLockWriteGuard<'a, T> = Guard<base::RwLockWriteGuard<'a, T>>;
 
 impl<G> Guard<G> {
     #[inline(always)]
-    fn new(inner: G, rank: RankOf) -> Guard<G> {
+    fn new(inner: G, rank: Rank) -> Guard<G> {
         let held = rank.hold();
         Guard { inner, held }
     }
@@ -189,7 +189,7 @@ impl<T> Mutex<T> {
         /// Makes an unlocked mutex around `value`, with its place in the lock order.
         fn ranked(rank: Rank, value: T) -> Mutex<T> {
             Mutex {
-                rank: RankOf::new(rank),
+                rank,
                 inner: base::Mutex::new(value),
             }
         }
@@ -201,7 +201,7 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     #[track_caller]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        self.rank.may_wait();
+        may_wait(self.rank);
         #[cfg(not(any(loom, shuttle)))]
         if let Some(guard) = self.try_lock() {
             return guard;
@@ -225,7 +225,7 @@ impl<T: ?Sized> Mutex<T> {
 /// A reader-writer lock whose `read` and `write` return no error, as with [`Mutex`].
 #[derive(Default)]
 pub(crate) struct RwLock<T> {
-    rank: RankOf,
+    rank: Rank,
     inner: base::RwLock<T>,
 }
 
@@ -238,7 +238,7 @@ impl<T> RwLock<T> {
     /// Makes an unlocked lock around `value`, with its place in the lock order.
     pub(crate) fn ranked(rank: Rank, value: T) -> RwLock<T> {
         RwLock {
-            rank: RankOf::new(rank),
+            rank,
             inner: base::RwLock::new(value),
         }
     }
@@ -247,7 +247,7 @@ impl<T> RwLock<T> {
     #[inline]
     #[track_caller]
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
-        self.rank.may_wait();
+        may_wait(self.rank);
         #[cfg(not(any(loom, shuttle)))]
         if let Some(guard) = self.try_read() {
             return guard;
@@ -260,7 +260,7 @@ impl<T> RwLock<T> {
     #[inline]
     #[track_caller]
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
-        self.rank.may_wait();
+        may_wait(self.rank);
         #[cfg(not(any(loom, shuttle)))]
         if let Some(guard) = self.try_write() {
             return guard;
