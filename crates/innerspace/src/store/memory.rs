@@ -1,15 +1,14 @@
 //! [`MemoryStore`]: a sparse store in this process's memory, which counts its calls.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 
 use super::{
     Accepted, Batch, Identity, Own, Store, SyncWhat, Version, read_exact_or_eof, write_all_at,
 };
-use crate::sync::RwLock;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, RwLock};
 use crate::units::{Grouped, zeros};
 
 /// The size of a chunk in bytes: the unit in which the store is sparse.
@@ -51,7 +50,8 @@ pub struct MemoryStore {
 struct State {
     /// The bytes and the length, under a lock that a call holds for one copy.
     bytes: RwLock<Bytes>,
-    counters: Counters,
+    /// An innermost lock.
+    counts: Mutex<StoreCounts>,
     /// The number of changes made by [`MemoryStore::change_externally`].
     generation: AtomicU64,
 }
@@ -59,23 +59,12 @@ struct State {
 #[derive(Default)]
 struct Bytes {
     len: u64,
-    /// The chunks, by offset divided by [`CHUNK`]. An absent chunk is a hole. Bytes at or past
-    /// `len` are zero.
-    chunks: BTreeMap<u64, Box<[u8]>>,
+    /// The chunks, by offset divided by [`CHUNK`]. An absent chunk is a hole. Bytes of a chunk that
+    /// its vector does not have are zeros, and so are bytes at or past `len`.
+    chunks: BTreeMap<u64, Vec<u8>>,
     /// The memory of former chunks: at most [`MOST_SPARE`] empty vectors, each with the capacity of
     /// a chunk.
     spare: Vec<Vec<u8>>,
-}
-
-/// Statistics only, so all accesses are relaxed.
-#[derive(Default)]
-struct Counters {
-    reads: AtomicU64,
-    read_bytes: AtomicU64,
-    writes: AtomicU64,
-    written_bytes: AtomicU64,
-    syncs: AtomicU64,
-    punches: AtomicU64,
 }
 
 /// Counts of the calls to a [`MemoryStore`] since it was made.
@@ -108,73 +97,38 @@ fn pieces(begin: u64, end: u64) -> impl Iterator<Item = (u64, Range<usize>)> {
     chunks.map(piece).filter(|(_, inside)| !inside.is_empty())
 }
 
-/// Buffers that are written one after the other.
-struct Source<'a> {
-    bufs: &'a [IoSlice<'a>],
-    /// The number of bytes of the first buffer that were taken.
-    done: usize,
-}
-
-impl Source<'_> {
-    /// Passes the next `len` bytes to `each`, part by part. The buffers must have that many.
-    fn take(&mut self, mut len: usize, mut each: impl FnMut(&[u8])) {
-        while len > 0 {
-            let rest = &self.bufs[0][self.done..];
-            let part = &rest[..len.min(rest.len())];
-            each(part);
-            len -= part.len();
-            self.done += part.len();
-            if part.len() == rest.len() {
-                self.bufs = &self.bufs[1..];
-                self.done = 0;
-            }
-        }
-    }
-}
-
 impl Bytes {
     fn read(&self, buf: &mut [u8], offset: u64) -> usize {
         let count = self.len.saturating_sub(offset).min(buf.len() as u64) as usize;
         let mut rest = &mut buf[..count];
         for (chunk, inside) in pieces(offset, offset + count as u64) {
             let (to, after) = rest.split_at_mut(inside.len());
-            match self.chunks.get(&chunk) {
-                Some(chunk) => to.copy_from_slice(&chunk[inside]),
-                None => to.fill(0),
-            }
+            let chunk = self.chunks.get(&chunk).map_or(&[][..], Vec::as_slice);
+            let stored = &chunk[inside.start.min(chunk.len())..inside.end.min(chunk.len())];
+            to[..stored.len()].copy_from_slice(stored);
+            to[stored.len()..].fill(0);
             rest = after;
         }
         count
     }
 
-    fn write(&mut self, buf: &[u8], offset: u64, end: u64) {
-        self.write_all(&[IoSlice::new(buf)], offset, end);
-    }
-
-    /// Writes buffers one after the other.
-    fn write_all(&mut self, bufs: &[IoSlice<'_>], offset: u64, end: u64) {
-        let mut source = Source { bufs, done: 0 };
+    fn write(&mut self, mut buf: &[u8], offset: u64) {
+        let end = offset + buf.len() as u64;
         for (chunk, inside) in pieces(offset, end) {
-            let len = inside.len();
-            match self.chunks.entry(chunk) {
-                Entry::Occupied(chunk) => {
-                    let mut rest = &mut chunk.into_mut()[inside];
-                    source.take(len, |from| {
-                        let (to, after) = std::mem::take(&mut rest).split_at_mut(from.len());
-                        to.copy_from_slice(from);
-                        rest = after;
-                    });
-                }
-                Entry::Vacant(place) => {
-                    // Zeros are stored only where nothing is written.
-                    let mut chunk = self.spare.pop().unwrap_or_default();
-                    chunk.reserve_exact(CHUNK as usize);
-                    chunk.resize(inside.start, 0);
-                    source.take(len, |from| chunk.extend_from_slice(from));
-                    chunk.resize(CHUNK as usize, 0);
-                    place.insert(chunk.into_boxed_slice());
-                }
+            let (now, later) = buf.split_at(inside.len());
+            let chunk = self.chunks.entry(chunk).or_insert_with(|| {
+                let mut chunk = self.spare.pop().unwrap_or_default();
+                chunk.reserve_exact(CHUNK as usize);
+                chunk
+            });
+            // Zeros are stored only where nothing is written.
+            if chunk.len() < inside.start {
+                chunk.resize(inside.start, 0);
             }
+            let stored = now.len().min(chunk.len() - inside.start);
+            chunk[inside.start..][..stored].copy_from_slice(&now[..stored]);
+            chunk.extend_from_slice(&now[stored..]);
+            buf = later;
         }
         self.len = self.len.max(end);
     }
@@ -193,17 +147,16 @@ impl Bytes {
             if from == 0 && to == CHUNK as usize {
                 self.remove(key);
             } else if let Some(chunk) = self.chunks.get_mut(&key) {
-                chunk[from..to].fill(0);
+                let to = to.min(chunk.len());
+                chunk[from.min(to)..to].fill(0);
             }
         }
     }
 
     fn remove(&mut self, key: u64) {
-        let Some(chunk) = self.chunks.remove(&key) else {
-            return;
-        };
-        if self.spare.len() < MOST_SPARE {
-            let mut chunk = chunk.into_vec();
+        if let Some(mut chunk) = self.chunks.remove(&key)
+            && self.spare.len() < MOST_SPARE
+        {
             chunk.clear();
             self.spare.push(chunk);
         }
@@ -236,7 +189,7 @@ impl MemoryStore {
         MemoryStore {
             state: Box::new(State {
                 bytes: RwLock::new(Bytes::default()),
-                counters: Counters::default(),
+                counts: Mutex::default(),
                 generation: AtomicU64::new(0),
             }),
         }
@@ -256,26 +209,13 @@ impl MemoryStore {
     /// Makes a store with a copy of `bytes`.
     pub fn from_bytes(bytes: &[u8]) -> MemoryStore {
         let store = MemoryStore::new();
-        store
-            .state
-            .bytes
-            .write()
-            .write(bytes, 0, bytes.len() as u64);
+        store.state.bytes.write().write(bytes, 0);
         store
     }
 
     /// Returns the counts so far.
     pub fn counts(&self) -> StoreCounts {
-        let counters = &self.state.counters;
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        StoreCounts {
-            reads: get(&counters.reads),
-            read_bytes: get(&counters.read_bytes),
-            writes: get(&counters.writes),
-            written_bytes: get(&counters.written_bytes),
-            syncs: get(&counters.syncs),
-            punches: get(&counters.punches),
-        }
+        *self.state.counts.lock()
     }
 
     /// Returns a copy of the whole content. The read is not counted.
@@ -315,10 +255,8 @@ impl MemoryStore {
     /// # Errors
     /// [`io::ErrorKind::FileTooLarge`]: the write would end beyond the longest length.
     pub fn change_externally(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.state
-            .bytes
-            .write()
-            .write(buf, offset, end_of(offset, buf.len())?);
+        end_of(offset, buf.len())?;
+        self.state.bytes.write().write(buf, offset);
         self.state.generation.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -387,11 +325,9 @@ impl Store for MemoryStore {
             }
         }
         drop(bytes);
-        let counters = &self.state.counters;
-        counters.reads.fetch_add(1, Ordering::Relaxed);
-        counters
-            .read_bytes
-            .fetch_add(count as u64, Ordering::Relaxed);
+        let mut counts = self.state.counts.lock();
+        counts.reads += 1;
+        counts.read_bytes += count as u64;
         Ok(count)
     }
 
@@ -401,14 +337,18 @@ impl Store for MemoryStore {
 
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         let len = bufs.iter().map(|buf| buf.len()).sum();
-        let end = end_of(offset, len)?;
-        let counters = &self.state.counters;
-        counters.writes.fetch_add(1, Ordering::Relaxed);
+        end_of(offset, len)?;
         if len > 0 {
-            self.state.bytes.write().write_all(bufs, offset, end);
-            let written = &counters.written_bytes;
-            written.fetch_add(len as u64, Ordering::Relaxed);
+            let mut bytes = self.state.bytes.write();
+            let mut at = offset;
+            for buf in bufs {
+                bytes.write(buf, at);
+                at += buf.len() as u64;
+            }
         }
+        let mut counts = self.state.counts.lock();
+        counts.writes += 1;
+        counts.written_bytes += len as u64;
         Ok(len)
     }
 
@@ -418,7 +358,7 @@ impl Store for MemoryStore {
     }
 
     fn sync(&self, _: SyncWhat) -> io::Result<()> {
-        self.state.counters.syncs.fetch_add(1, Ordering::Relaxed);
+        self.state.counts.lock().syncs += 1;
         Ok(())
     }
 
@@ -427,7 +367,7 @@ impl Store for MemoryStore {
     }
 
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.state.counters.punches.fetch_add(1, Ordering::Relaxed);
+        self.state.counts.lock().punches += 1;
         let mut bytes = self.state.bytes.write();
         let end = offset.saturating_add(len);
         // Past the end all bytes are zero already, so the whole of the last chunk can be dropped.
