@@ -27,18 +27,9 @@ pub fn read_exact_or_eof<S: Store + ?Sized>(
     buf: &mut [u8],
     offset: u64,
 ) -> io::Result<usize> {
-    let mut done = 0;
-    while done < buf.len() {
-        match store.read_at(&mut buf[done..], offset + done as u64) {
-            Ok(0) => break,
-            // A store that claims this is faulty, and the bytes are unknown.
-            Ok(count) if count > buf.len() - done => return Err(io::ErrorKind::InvalidData.into()),
-            Ok(count) => done += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(widen(error, offset, buf.len() as u64)),
-        }
-    }
-    Ok(done)
+    read_on(buf.len(), offset, |done| {
+        store.read_at(&mut buf[done..], offset + done as u64)
+    })
 }
 
 /// Reads like [`read_exact_or_eof`] into buffers that are filled one after the other. `bufs` is
@@ -50,17 +41,28 @@ pub(crate) fn read_vectored_or_eof<S: Store + ?Sized>(
 ) -> io::Result<usize> {
     IoSliceMut::advance_slices(&mut bufs, 0);
     let wanted: usize = bufs.iter().map(|buf| buf.len()).sum();
+    let mut filled = 0;
+    read_on(wanted, offset, |done| {
+        IoSliceMut::advance_slices(&mut bufs, done - filled);
+        filled = done;
+        store.read_vectored_at(bufs, offset + done as u64)
+    })
+}
+
+/// Repeats `call`, which reads from the byte with the given number on, until `wanted` bytes are read
+/// or the store ends. Returns the number of bytes read.
+fn read_on(
+    wanted: usize,
+    offset: u64,
+    mut call: impl FnMut(usize) -> io::Result<usize>,
+) -> io::Result<usize> {
     let mut done = 0;
     while done < wanted {
-        match store.read_vectored_at(bufs, offset + done as u64) {
+        match uninterrupted(|| call(done)) {
             Ok(0) => break,
             // A store that claims this is faulty, and the bytes are unknown.
             Ok(count) if count > wanted - done => return Err(io::ErrorKind::InvalidData.into()),
-            Ok(count) => {
-                done += count;
-                IoSliceMut::advance_slices(&mut bufs, count);
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(count) => done += count,
             Err(error) => return Err(widen(error, offset, wanted as u64)),
         }
     }
