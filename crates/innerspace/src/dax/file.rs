@@ -146,7 +146,7 @@ impl DaxFile {
         locked: Locked<'_>,
         setup: DaxSetup,
     ) -> Result<DaxFile, DaxError> {
-        let (host, emptying) = HostFile::new(locked)?;
+        let (host, opening) = HostFile::new(locked)?;
         let size = host.opened_len;
         let capacity = match setup.access {
             FileAccess::ReadOnly => size,
@@ -156,7 +156,7 @@ impl DaxFile {
             },
         };
         let device = DaxDevice::host_file(&host, capacity)?;
-        host.empty(&emptying)?;
+        host.empty(&opening)?;
         let parts = Parts {
             name: host.name.clone(),
             extents: Box::new(IdentityMap::new(host.clone())),

@@ -22,7 +22,7 @@
 use std::io;
 
 use super::error::{DaxError, DaxFeature};
-use crate::store::{Emptying, FileAccess, Locked, LockedFile, shown, uninterrupted};
+use crate::store::{FileAccess, Locked, LockedFile, Opening, shown, uninterrupted};
 use crate::sync::Arc;
 use crate::sys::file::{self as sys, Keep};
 use crate::sys::shared;
@@ -45,16 +45,16 @@ impl HostFile {
     ///
     /// # Errors
     /// [`DaxError::Unsupported`] if a part of a page of the file may be a hole.
-    pub(crate) fn new(locked: Locked<'_>) -> Result<(Arc<HostFile>, Emptying<'_>), DaxError> {
+    pub(crate) fn new(locked: Locked<'_>) -> Result<(Arc<HostFile>, Opening<'_>), DaxError> {
         let Locked {
             file,
             metadata,
-            emptying,
+            opening,
         } = locked;
         let host = HostFile {
-            access: emptying.access(),
-            name: shown(emptying.path()).into(),
-            opened_len: emptying.len(&metadata),
+            access: opening.access(),
+            name: shown(opening.path()).into(),
+            opened_len: opening.len(&metadata),
             file,
         };
         match sys::block_size(&metadata) {
@@ -64,7 +64,7 @@ impl HostFile {
                 let name = host.name.clone();
                 Err(DaxError::unsupported(name, DaxFeature::PageBlocks, error))
             }
-            _ => Ok((Arc::new(host), emptying)),
+            _ => Ok((Arc::new(host), opening)),
         }
     }
 
@@ -72,8 +72,8 @@ impl HostFile {
     ///
     /// # Errors
     /// [`DaxError::Open`].
-    pub(crate) fn empty(&self, emptying: &Emptying<'_>) -> Result<(), DaxError> {
-        Ok(emptying.run(&self.file)?)
+    pub(crate) fn empty(&self, opening: &Opening<'_>) -> Result<(), DaxError> {
+        Ok(opening.empty(&self.file)?)
     }
 
     /// Returns whether the file takes writes.
@@ -169,8 +169,8 @@ mod for_tests {
             access: FileAccess,
             create: Create,
         ) -> Result<Arc<HostFile>, DaxError> {
-            let (host, emptying) = HostFile::new(Opened::begin(path, access, create)?.lock_any()?)?;
-            host.empty(&emptying)?;
+            let (host, opening) = HostFile::new(Opened::begin(path, access, create)?.lock_any()?)?;
+            host.empty(&opening)?;
             Ok(host)
         }
     }

@@ -59,7 +59,8 @@ pub(crate) use lock::LockedFile;
 pub use open::FileOptions;
 #[cfg(all(test, unix, not(loom), not(shuttle), not(miri)))]
 pub(crate) use open::hook;
-pub(crate) use open::{Emptying, Locked, Locking, Opened};
+pub(crate) use open::{Locked, Locking, Opened};
+pub(crate) use opening::Opening;
 pub(crate) use options::Create;
 pub(crate) use options::shown;
 pub use options::{CacheMode, FileAccess, FileEngine, FileLock, FileOpenError, LockHolder};

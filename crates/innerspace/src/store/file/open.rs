@@ -166,7 +166,6 @@ const TRIES: u32 = 16;
 /// A file that is open, but neither locked nor emptied yet.
 pub(crate) struct Opened<'a> {
     opening: Opening<'a>,
-    create: Create,
     file: File,
     metadata: Metadata,
     tries: u32,
@@ -192,10 +191,11 @@ impl<'a> Opened<'a> {
         let opening = Opening {
             path,
             access,
+            create,
             lock: FileLock::default(),
             is_given: false,
         };
-        Opened::try_again(opening, create, TRIES)
+        Opened::try_again(opening, TRIES)
     }
 
     /// Takes a file that the caller has opened. Messages call it `path`.
@@ -207,13 +207,13 @@ impl<'a> Opened<'a> {
         let opening = Opening {
             path,
             access,
+            create: Create::Never,
             lock: FileLock::default(),
             is_given: true,
         };
         let metadata = opening.check_given(&file)?;
         Ok(Opened {
             opening,
-            create: Create::Never,
             file,
             metadata,
             tries: 0,
@@ -231,17 +231,12 @@ impl<'a> Opened<'a> {
         self
     }
 
-    fn try_again(
-        opening: Opening<'a>,
-        create: Create,
-        tries: u32,
-    ) -> Result<Opened<'a>, FileOpenError> {
-        let (file, metadata) = opening.open_regular(create)?;
+    fn try_again(opening: Opening<'a>, tries: u32) -> Result<Opened<'a>, FileOpenError> {
+        let (file, metadata) = opening.open_regular()?;
         #[cfg(all(test, unix, not(loom), not(shuttle), not(miri)))]
         hook::run(&file);
         Ok(Opened {
             opening,
-            create,
             file,
             metadata,
             tries,
@@ -262,7 +257,6 @@ impl<'a> Opened<'a> {
     pub(crate) fn lock(self) -> Result<Locking<'a>, FileOpenError> {
         let Opened {
             opening,
-            create,
             file,
             metadata,
             tries,
@@ -274,7 +268,7 @@ impl<'a> Opened<'a> {
             FileLock::Exclusive => Some(false),
         };
         let to_be_locked = shared.is_some();
-        let mut file = LockedFile::unlocked(file, NewName::of(opening.path, create));
+        let mut file = LockedFile::unlocked(file, NewName::of(opening.path, opening.create));
         let in_use = match shared.map(|shared| file.lock(shared, &metadata)) {
             Some(Err(LockError::Io(source))) => return Err(opening.io("lock it", source)),
             Some(Err(LockError::InUse(holder))) => Some(holder),
@@ -289,7 +283,7 @@ impl<'a> Opened<'a> {
                 let error = io::Error::new(io::ErrorKind::ResourceBusy, text);
                 return Err(opening.io("lock it", error));
             };
-            return Opened::try_again(opening, create, tries).map(Locking::Other);
+            return Opened::try_again(opening, tries).map(Locking::Other);
         }
         if let Some(holder) = in_use {
             let path = opening.path.to_owned();
@@ -300,7 +294,7 @@ impl<'a> Opened<'a> {
         Ok(Locking::Done(Locked {
             file,
             metadata,
-            emptying: Emptying { opening, create },
+            opening,
         }))
     }
 
@@ -321,7 +315,7 @@ pub(crate) struct Locked<'a> {
     pub(crate) file: LockedFile,
     /// The file's metadata, read after it was locked.
     pub(crate) metadata: Metadata,
-    pub(crate) emptying: Emptying<'a>,
+    pub(crate) opening: Opening<'a>,
 }
 
 impl Locked<'_> {
@@ -334,11 +328,10 @@ impl Locked<'_> {
         let Locked {
             file,
             metadata,
-            emptying,
+            opening,
         } = self;
-        let opening = &emptying.opening;
         let file_io = opening.file_io(&file, &metadata, cache)?;
-        emptying.run(&file)?;
+        opening.empty(&file)?;
         let metadata = opening.examine(&file)?;
         Ok(FileStore {
             file_io,
@@ -348,41 +341,6 @@ impl Locked<'_> {
             watch: Arc::new(Watch::new(&metadata, is_ring_forbidden())),
             file,
         })
-    }
-}
-
-/// The last step, taken when nothing else can fail: it empties the file, if the file is to be
-/// emptied.
-#[must_use]
-pub(crate) struct Emptying<'a> {
-    opening: Opening<'a>,
-    create: Create,
-}
-
-impl<'a> Emptying<'a> {
-    pub(crate) fn path(&self) -> &'a Path {
-        self.opening.path
-    }
-
-    pub(crate) fn access(&self) -> FileAccess {
-        self.opening.access
-    }
-
-    /// Returns the length that the file will have.
-    pub(crate) fn len(&self, metadata: &Metadata) -> u64 {
-        match self.create {
-            Create::Truncate => 0,
-            _ => metadata.len(),
-        }
-    }
-
-    /// Empties the file, if it is to be emptied.
-    pub(crate) fn run(&self, file: &LockedFile) -> Result<(), FileOpenError> {
-        if self.create != Create::Truncate {
-            return Ok(());
-        }
-        file.set_len(0)
-            .map_err(|source| self.opening.io("empty it", source))
     }
 }
 

@@ -6,20 +6,46 @@ use std::path::{Path, PathBuf};
 
 use super::direct::{DIRECT_ALIGNMENT, Direct};
 use super::file_io::{Cached, DirectWrites, FileIo};
+use super::lock::LockedFile;
 use super::options::{CacheMode, Create, FileAccess, FileLock, FileOpenError};
 use crate::sys::file as sys;
 
 /// An open that is under way.
-pub(super) struct Opening<'a> {
+pub(crate) struct Opening<'a> {
     /// The caller's path, or the path of a file that the caller has opened, for messages.
     pub(super) path: &'a Path,
     pub(super) access: FileAccess,
+    pub(super) create: Create,
     pub(super) lock: FileLock,
     /// Whether the caller has opened the file, so that its path does not matter.
     pub(super) is_given: bool,
 }
 
-impl Opening<'_> {
+impl<'a> Opening<'a> {
+    pub(crate) fn path(&self) -> &'a Path {
+        self.path
+    }
+
+    pub(crate) fn access(&self) -> FileAccess {
+        self.access
+    }
+
+    /// Returns the length that the file will have.
+    pub(crate) fn len(&self, metadata: &Metadata) -> u64 {
+        match self.create {
+            Create::Truncate => 0,
+            _ => metadata.len(),
+        }
+    }
+
+    /// Takes the last step, when nothing else can fail: empties the file, if it is to be emptied.
+    pub(crate) fn empty(&self, file: &LockedFile) -> Result<(), FileOpenError> {
+        match self.create {
+            Create::Truncate => file.set_len(0).map_err(|error| self.io("empty it", error)),
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn io(&self, step: &'static str, source: io::Error) -> FileOpenError {
         FileOpenError::Io {
             path: self.path.to_owned(),
@@ -69,9 +95,9 @@ impl Opening<'_> {
     }
 
     /// Opens the file, which must be a regular one.
-    pub(super) fn open_regular(&self, create: Create) -> Result<(File, Metadata), FileOpenError> {
+    pub(super) fn open_regular(&self) -> Result<(File, Metadata), FileOpenError> {
         let mut options = self.options();
-        match create {
+        match self.create {
             Create::Never => {}
             Create::IfMissing | Create::Truncate => drop(options.create(true).truncate(false)),
             Create::New => drop(options.create_new(true)),
@@ -79,7 +105,7 @@ impl Opening<'_> {
         sys::without_waiting(&mut options);
         let file = options
             .open(self.path)
-            .map_err(|error| self.explain(error, create))?;
+            .map_err(|error| self.explain(error))?;
         let metadata = self.examine(&file)?;
         match self.wrong_kind(&metadata) {
             Some(error) => Err(error),
@@ -89,10 +115,10 @@ impl Opening<'_> {
 
     /// Turns a failed open into an error of ours. The file's kind is checked first, because an open
     /// of each kind fails in its own way.
-    fn explain(&self, error: io::Error, create: Create) -> FileOpenError {
+    fn explain(&self, error: io::Error) -> FileOpenError {
         let path = self.path.to_owned();
         match error.kind() {
-            io::ErrorKind::NotFound if create != Create::Never => {
+            io::ErrorKind::NotFound if self.create != Create::Never => {
                 return FileOpenError::NoFolder { path };
             }
             io::ErrorKind::NotFound => return FileOpenError::NotFound { path },
