@@ -147,7 +147,7 @@ impl DaxFile {
         setup: DaxSetup,
     ) -> Result<DaxFile, DaxError> {
         let (host, opening) = HostFile::new(locked)?;
-        let size = host.opened_len;
+        let size = host.len.get();
         let capacity = match setup.access {
             FileAccess::ReadOnly => size,
             FileAccess::ReadWrite => match setup.capacity {
@@ -156,7 +156,7 @@ impl DaxFile {
             },
         };
         let device = DaxDevice::host_file(&host, capacity)?;
-        host.empty(&opening)?;
+        opening.empty(&host.file)?;
         let parts = Parts {
             name: host.name.clone(),
             extents: Box::new(IdentityMap::new(host.clone())),

@@ -17,9 +17,9 @@ use super::error::{DaxAction, DaxError};
 use super::extents::Extent;
 use super::fault::BecameDirty;
 use super::grab::{Wanted, range_start};
+use super::open::HostFile;
 use crate::cache::{FaultKind, Wait};
 use crate::exec::reentry::FileLocked;
-use crate::store::KnownSince;
 use crate::sync::atomic::Ordering;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
@@ -420,7 +420,7 @@ impl DaxCore {
             Some(host) => {
                 host.read_at(to, offset)
                     .map_err(|error| match error.kind() {
-                        ErrorKind::UnexpectedEof => self.shrank(offset, to.len() as u64),
+                        ErrorKind::UnexpectedEof => self.shrank(host, offset, to.len() as u64),
                         _ => self.failed(DaxAction::Read, offset)(error),
                     })?;
             }
@@ -453,24 +453,13 @@ impl DaxCore {
         if now > offset || offset >= self.size() {
             return Ok(());
         }
-        Err(self.shrank(offset, PAGE))
+        Err(self.shrank(host, offset, PAGE))
     }
 
     /// Makes the error for a host file that another process has cut.
-    pub(super) fn shrank(&self, offset: u64, wanted: u64) -> DaxError {
-        let now = self.parts.host.as_ref().map(|host| host.len_now());
-        let since = match self.size() == self.parts.size {
-            true => KnownSince::Opened,
-            false => KnownSince::Changed,
-        };
-        DaxError::Shrank {
-            file: self.parts.name.clone(),
-            offset,
-            wanted,
-            now: now.and_then(Result::ok).unwrap_or(0),
-            was: self.size(),
-            since,
-        }
+    fn shrank(&self, host: &HostFile, offset: u64, wanted: u64) -> DaxError {
+        let shrank = host.len.shrank(offset, wanted, host.len_now().unwrap_or(0));
+        DaxError::from_extents(&self.parts.name, DaxAction::Query, offset, wanted, shrank)
     }
 
     /// Zeroes the bytes of the last page past `size`: a store through a mapping may have changed

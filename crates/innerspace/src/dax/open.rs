@@ -22,7 +22,7 @@
 use std::io;
 
 use super::error::{DaxError, DaxFeature};
-use crate::store::{FileAccess, Locked, LockedFile, Opening, shown, uninterrupted};
+use crate::store::{FileAccess, KnownLen, Locked, LockedFile, Opening, shown, uninterrupted};
 use crate::sync::Arc;
 use crate::sys::file::{self as sys, Keep};
 use crate::sys::shared;
@@ -35,8 +35,8 @@ pub(crate) struct HostFile {
     pub(super) file: LockedFile,
     access: FileAccess,
     pub(super) name: Arc<str>,
-    /// The length at the time of locking; 0 if the file is to be emptied.
-    pub(super) opened_len: u64,
+    /// The file's length; 0 at first if the file is to be emptied.
+    pub(super) len: KnownLen,
 }
 
 impl HostFile {
@@ -52,9 +52,9 @@ impl HostFile {
             opening,
         } = locked;
         let host = HostFile {
-            access: opening.access(),
-            name: shown(opening.path()).into(),
-            opened_len: opening.len(&metadata),
+            access: opening.access,
+            name: shown(opening.path).into(),
+            len: KnownLen::new(opening.len(&metadata)),
             file,
         };
         match sys::block_size(&metadata) {
@@ -66,14 +66,6 @@ impl HostFile {
             }
             _ => Ok((Arc::new(host), opening)),
         }
-    }
-
-    /// Empties the file if it was opened to be emptied.
-    ///
-    /// # Errors
-    /// [`DaxError::Open`].
-    pub(crate) fn empty(&self, opening: &Opening<'_>) -> Result<(), DaxError> {
-        Ok(opening.empty(&self.file)?)
     }
 
     /// Returns whether the file takes writes.
@@ -113,9 +105,11 @@ impl HostFile {
     /// # Errors
     /// The host's error.
     pub(crate) fn set_len(&self, len: u64) -> io::Result<()> {
-        #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
-        shared::faulty::ask(shared::faulty::Call::SetLen, 0..len as usize)?;
-        self.file.set_len(len)
+        self.len.resizing(&self.file, len, || {
+            #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
+            shared::faulty::ask(shared::faulty::Call::SetLen, 0..len as usize)?;
+            self.file.set_len(len)
+        })
     }
 
     /// Writes all of `buf` by a call to the host, which lengthens the file if needed.
@@ -170,7 +164,7 @@ mod for_tests {
             create: Create,
         ) -> Result<Arc<HostFile>, DaxError> {
             let (host, opening) = HostFile::new(Opened::begin(path, access, create)?.lock_any()?)?;
-            host.empty(&opening)?;
+            opening.empty(&host.file)?;
             Ok(host)
         }
     }
@@ -189,7 +183,7 @@ mod tests {
         let path = folder.path().join("data.bin");
         let host = HostFile::open(&path, FileAccess::ReadWrite, Create::New).unwrap();
         host.write_at(b"some bytes", 5000).unwrap();
-        assert_eq!((host.opened_len, host.len_now().unwrap()), (0, 5010));
+        assert_eq!((host.len.get(), host.len_now().unwrap()), (0, 5010));
         drop(host);
         let host = HostFile::open(&path, FileAccess::ReadOnly, Create::Never).unwrap();
         assert!(!host.writable());
@@ -200,7 +194,7 @@ mod tests {
         assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
         host.write_at(b"x", 0).unwrap_err();
         let host = HostFile::open(&path, FileAccess::ReadWrite, Create::Truncate).unwrap();
-        assert_eq!(host.opened_len, 0);
+        assert_eq!(host.len.get(), 0);
     }
 
     #[test]

@@ -185,7 +185,7 @@ mod host {
         let path = folder.path().join("data.bin");
         std::fs::write(&path, b"content").unwrap();
         let host = HostFile::open(&path, FileAccess::ReadOnly, Create::Never).unwrap();
-        let device = DaxDevice::host_file(&host, host.opened_len).unwrap();
+        let device = DaxDevice::host_file(&host, host.len.get()).unwrap();
         assert_eq!(read(&device, 0, 7), b"content");
         for capacity in [u64::MAX, 1 << 63, 1 << 60] {
             let error = DaxDevice::host_file(&host, capacity).unwrap_err();

@@ -23,8 +23,7 @@ use std::io;
 use std::ops::Range;
 
 use super::super::open::HostFile;
-use super::{Extent, ExtentMap, HostShrank, Used};
-use crate::store::KnownSince;
+use super::{Extent, ExtentMap, Used};
 use crate::sync::{Arc, Mutex};
 use crate::sys::file as sys;
 use crate::sys::shared;
@@ -47,9 +46,6 @@ struct Known {
     oldest: usize,
     /// The number of allocations, punched holes and changes of length so far.
     changes: u64,
-    /// The length that the file has, unless another process has cut it.
-    len: u64,
-    since: KnownSince,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -139,8 +135,6 @@ impl IdentityMap {
             runs: Vec::with_capacity(KNOWN_RUNS),
             oldest: 0,
             changes: 0,
-            len: host.opened_len,
-            since: KnownSince::Opened,
         };
         IdentityMap {
             host,
@@ -154,7 +148,7 @@ impl IdentityMap {
         let Some(data) = data else {
             // This is a hole, or it is past the end: a range that another process has cut off is
             // not a hole.
-            self.check_len()?;
+            self.check_len(page)?;
             return Ok(Run {
                 pages: page..u64::MAX >> PAGE_SHIFT,
                 content: Content::Hole,
@@ -174,21 +168,16 @@ impl IdentityMap {
         })
     }
 
-    /// Checks that the file is not shorter than it should be.
+    /// Checks, for an access to `page`, that the file is not shorter than it should be.
     ///
     /// # Errors
-    /// An error that contains [`HostShrank`].
-    pub(crate) fn check_len(&self) -> io::Result<()> {
-        let (was, since) = {
-            let known = self.known.lock();
-            (known.len, known.since)
-        };
-        let now = self.host.len_now()?;
-        if now >= was {
-            return Ok(());
+    /// An error that contains [`StoreError::Shrank`](crate::store::StoreError).
+    fn check_len(&self, page: u64) -> io::Result<()> {
+        let was = self.host.len.get();
+        match self.host.len_now()? {
+            now if now < was => Err(self.host.len.shrank(bytes(page), PAGE_SIZE as u64, now)),
+            _ => Ok(()),
         }
-        let shrank = HostShrank { now, was, since };
-        Err(io::Error::new(io::ErrorKind::UnexpectedEof, shrank))
     }
 
     /// Zeroes the bytes by which the last page grew with the file: a store through a mapping may
@@ -232,7 +221,7 @@ impl ExtentMap for IdentityMap {
     fn allocate(&self, page: u64, pages: u64) -> io::Result<u64> {
         let range = page..page + pages;
         shared::allocate(&self.host.file, bytes(page), bytes(pages))?;
-        if let Err(error) = self.check_len() {
+        if let Err(error) = self.check_len(page) {
             // If the file system cannot punch holes past the end, the block stays until the file's
             // length changes.
             let _ = sys::punch(&self.host.file, bytes(page), bytes(pages));
@@ -273,32 +262,18 @@ impl ExtentMap for IdentityMap {
         let before = self.host.len_now()?;
         if len > before {
             // Bytes that another process has cut off must not come back as zeros.
-            self.check_len()?;
+            self.check_len(before >> PAGE_SHIFT)?;
         }
-        let (was, since) = {
-            let mut known = self.known.lock();
-            // Meanwhile `len` is never above the real length, so that a cut by this process is not
-            // reported.
-            let was = std::mem::replace(&mut known.len, len.min(before));
-            (was, known.since)
+        let forget_from = |len: u64| {
+            let pages = len >> PAGE_SHIFT..u64::MAX >> PAGE_SHIFT;
+            self.known.lock().change(pages, None);
         };
         let done = self.host.set_len(len);
-        {
-            let mut known = self.known.lock();
-            let end = len.min(before) >> PAGE_SHIFT;
-            known.change(end..u64::MAX >> PAGE_SHIFT, None);
-            match done {
-                Ok(()) => (known.len, known.since) = (len, KnownSince::Changed),
-                Err(_) => known.len = was,
-            }
-        }
+        forget_from(len.min(before));
         done?;
         let zeroed = self.zero_tail(before, len);
         if zeroed.is_err() {
-            let mut known = self.known.lock();
-            known.change(before >> PAGE_SHIFT..u64::MAX >> PAGE_SHIFT, None);
-            (known.len, known.since) = (was, since);
-            drop(known);
+            forget_from(before);
             // This cuts off only a hole. If it fails, the host's file stays longer, as if another
             // process had lengthened it.
             let _ = self.host.set_len(before);
@@ -321,8 +296,6 @@ mod tests {
             runs: Vec::new(),
             oldest: 0,
             changes: 0,
-            len: 0,
-            since: KnownSince::Opened,
         }
     }
 

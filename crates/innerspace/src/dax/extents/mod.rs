@@ -26,9 +26,9 @@ use std::ops::Range;
 
 pub(crate) use super::entry::LARGE_PAGES;
 use super::error::{DaxAction, DaxError, DaxFeature};
-use crate::store::KnownSince;
+use crate::store::StoreError;
 use crate::sync::Arc;
-use crate::units::{ByteSize, Grouped};
+use crate::units::ByteSize;
 
 pub(crate) use blocks::Blocks;
 pub(crate) use identity::IdentityMap;
@@ -68,7 +68,7 @@ pub(crate) trait ExtentMap: Send + Sync {
     ///
     /// # Errors
     /// `StorageFull` if there is no such run (for a single page: if the device is full); an error
-    /// with [`HostShrank`] inside if others have cut the host file. Nothing has changed then.
+    /// with [`StoreError::Shrank`] inside if others have cut the host file. Nothing has changed then.
     fn allocate(&self, page: u64, pages: u64) -> io::Result<u64>;
 
     /// Reports the outcome of an allocation.
@@ -99,18 +99,6 @@ pub(crate) trait ExtentMap: Send + Sync {
     fn sync_metadata(&self) -> io::Result<()>;
 }
 
-/// Inside an `io::Error` of [`ExtentMap::allocate`]: another process has cut the host file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the file now ends at {} (it was {} {since})", Grouped(*now), Grouped(*was))]
-pub(crate) struct HostShrank {
-    /// The file's length now.
-    pub(crate) now: u64,
-    /// The file's length before.
-    pub(crate) was: u64,
-    /// Since when that length was known.
-    pub(crate) since: KnownSince,
-}
-
 /// Inside an `io::Error` of kind `StorageFull`: the device has no block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("no block is free on a device of {}", ByteSize(*device_len))]
@@ -130,7 +118,10 @@ impl DaxError {
     ) -> DaxError {
         let file = file.clone();
         let inside = error.get_ref();
-        if let Some(&HostShrank { now, was, since }) = inside.and_then(|e| e.downcast_ref()) {
+        if let Some(&StoreError::Shrank {
+            now, was, since, ..
+        }) = inside.and_then(|e| e.downcast_ref())
+        {
             return DaxError::Shrank {
                 file,
                 offset,

@@ -429,6 +429,7 @@ mod in_place {
     use crate::dax::HostFile;
     use crate::store::{Create, FileAccess};
     use crate::sys::file::disk_dir;
+    use crate::units::Grouped;
 
     fn open(folder: &Path) -> Arc<HostFile> {
         let path = folder.join("data.bin");
@@ -542,8 +543,8 @@ mod in_place {
             // The file does not grow over the cut. A length that this process sets, at or before
             // the cut, is right again.
             let error = side.map.set_len(FILE_PAGES * PAGE + 1).unwrap_err();
-            let inside = error.get_ref().and_then(|e| e.downcast_ref::<HostShrank>());
-            assert!(inside.is_some(), "{error}");
+            let inside = error.get_ref().and_then(|e| e.downcast_ref::<StoreError>());
+            assert!(matches!(inside, Some(StoreError::Shrank { .. })), "{error}");
             assert_eq!(std::fs::metadata(&path).unwrap().len(), 3 * PAGE);
             side.map.set_len(2 * PAGE).unwrap();
             side.map.set_len(10 * PAGE).unwrap();

@@ -66,3 +66,4 @@ pub(crate) use options::shown;
 pub use options::{CacheMode, FileAccess, FileEngine, FileLock, FileOpenError, LockHolder};
 pub(crate) use ring::Flights;
 pub use store::{FileStore, kernel_cached_pages};
+pub(crate) use watch::KnownLen;

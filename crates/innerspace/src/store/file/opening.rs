@@ -13,23 +13,15 @@ use crate::sys::file as sys;
 /// An open that is under way.
 pub(crate) struct Opening<'a> {
     /// The caller's path, or the path of a file that the caller has opened, for messages.
-    pub(super) path: &'a Path,
-    pub(super) access: FileAccess,
+    pub(crate) path: &'a Path,
+    pub(crate) access: FileAccess,
     pub(super) create: Create,
     pub(super) lock: FileLock,
     /// Whether the caller has opened the file, so that its path does not matter.
     pub(super) is_given: bool,
 }
 
-impl<'a> Opening<'a> {
-    pub(crate) fn path(&self) -> &'a Path {
-        self.path
-    }
-
-    pub(crate) fn access(&self) -> FileAccess {
-        self.access
-    }
-
+impl Opening<'_> {
     /// Returns the length that the file will have.
     pub(crate) fn len(&self, metadata: &Metadata) -> u64 {
         match self.create {

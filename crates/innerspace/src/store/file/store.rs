@@ -107,15 +107,15 @@ impl Store for FileStore {
         self.check_writable()?;
         let _own = self.watch.own_change();
         let count = self.file_io.write_vectored_at(&self.file, bufs, offset)?;
-        self.watch.grew_to(offset + count as u64);
+        self.watch.len.grew_to(offset + count as u64);
         Ok(count)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.check_writable()?;
         let _own = self.watch.own_change();
-        self.watch
-            .resizing(&self.file, len, || self.file.set_len(len))
+        let resize = || self.file.set_len(len);
+        self.watch.len.resizing(&self.file, len, resize)
     }
 
     fn sync(&self, what: SyncWhat) -> io::Result<()> {

@@ -18,10 +18,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// dropped before they complete.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// The length when the file was opened.
-    opened_len: u64,
-    /// The length that the file has unless another process cut it: `opened_len`, as changed by us.
-    known_len: AtomicU64,
+    pub(super) len: KnownLen,
     /// The number of our own changes that have begun, and the number that have ended. `ended` is
     /// loaded first (see `Watch::version`).
     begun: AtomicU64,
@@ -30,6 +27,71 @@ pub(super) struct Watch {
     /// Whether the kernel has refused a read by io_uring(7). From then on all reads are calls.
     /// Relaxed, because it guards no other memory.
     pub(super) fell_back: AtomicBool,
+}
+
+/// The length that a file has unless another process cut it.
+#[derive(Debug)]
+pub(crate) struct KnownLen {
+    /// The length when the file was opened.
+    opened: u64,
+    /// `opened`, as changed by us.
+    now: AtomicU64,
+}
+
+impl KnownLen {
+    pub(crate) fn new(len: u64) -> KnownLen {
+        KnownLen {
+            opened: len,
+            now: AtomicU64::new(len),
+        }
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.now.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a write of this process ended at `end`.
+    pub(super) fn grew_to(&self, end: u64) {
+        self.now.fetch_max(end, Ordering::Relaxed);
+    }
+
+    /// Runs a change of length. Meanwhile the known length is never above the real one.
+    pub(crate) fn resizing(
+        &self,
+        file: &File,
+        len: u64,
+        resize: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
+        let before = self.now.fetch_min(len, Ordering::Relaxed);
+        let result = resize();
+        match &result {
+            Ok(()) => self.now.store(len, Ordering::Relaxed),
+            // Nothing was cut, or the file's length shows the cut.
+            Err(_) => {
+                let now = file.metadata().map_or(len, |metadata| metadata.len());
+                self.grew_to(before.min(now));
+            }
+        }
+        result
+    }
+
+    /// Makes the error of a request for `wanted` bytes at `offset` that finds that the file now
+    /// ends at `now`.
+    pub(crate) fn shrank(&self, offset: u64, wanted: u64, now: u64) -> io::Error {
+        let was = self.get();
+        let since = match was == self.opened {
+            true => KnownSince::Opened,
+            false => KnownSince::Changed,
+        };
+        StoreError::Shrank {
+            offset,
+            wanted,
+            now,
+            was,
+            since,
+        }
+        .into()
+    }
 }
 
 /// The results of the last check of the file.
@@ -71,8 +133,7 @@ impl Watch {
     pub(super) fn new(metadata: &Metadata, fell_back: bool) -> Watch {
         let stamp = Stamp::of(metadata);
         Watch {
-            opened_len: stamp.len,
-            known_len: AtomicU64::new(stamp.len),
+            len: KnownLen::new(stamp.len),
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             seen: Mutex::new(Seen {
@@ -90,54 +151,15 @@ impl Watch {
         OwnChange(self)
     }
 
-    /// Notes that a write of this process ended at `end`.
-    pub(super) fn grew_to(&self, end: u64) {
-        self.known_len.fetch_max(end, Ordering::Relaxed);
-    }
-
-    /// Runs a change of length. Meanwhile the known length is never above the real one.
-    pub(super) fn resizing(
-        &self,
-        file: &File,
-        len: u64,
-        resize: impl FnOnce() -> io::Result<()>,
-    ) -> io::Result<()> {
-        let before = self.known_len.fetch_min(len, Ordering::Relaxed);
-        let result = resize();
-        match &result {
-            Ok(()) => self.known_len.store(len, Ordering::Relaxed),
-            // Nothing was cut, or the file's length shows the cut.
-            Err(_) => {
-                let now = file.metadata().map_or(len, |metadata| metadata.len());
-                self.known_len.fetch_max(before.min(now), Ordering::Relaxed);
-            }
-        }
-        result
-    }
-
     /// Checks the end that a read at `offset` has found. Returns an error if the file reached
     /// further before.
     pub(super) fn check_end(&self, file: &File, offset: u64, wanted: u64) -> io::Result<()> {
-        let was = self.known_len.load(Ordering::Relaxed);
-        if offset >= was {
+        if offset >= self.len.get() {
             return Ok(());
         }
         let now = file.metadata()?.len();
         if now <= offset {
-            let opened = was == self.opened_len;
-            let since = if opened {
-                KnownSince::Opened
-            } else {
-                KnownSince::Changed
-            };
-            return Err(StoreError::Shrank {
-                offset,
-                wanted,
-                now,
-                was,
-                since,
-            }
-            .into());
+            return Err(self.len.shrank(offset, wanted, now));
         }
         // The file was cut after that read and has grown again, so its bytes are not those that it
         // had.
@@ -183,7 +205,7 @@ mod tests {
     fn a_length_that_could_not_be_changed_is_still_the_files() {
         let (file, watch) = watched(8192);
         let refuse = || Err(io::ErrorKind::StorageFull.into());
-        watch.resizing(&file, 100, refuse).unwrap_err();
+        watch.len.resizing(&file, 100, refuse).unwrap_err();
         assert!(told(&watch, &file, 8192).is_none(), "the end");
         file.set_len(50).unwrap();
         let shrank = |offset| match told(&watch, &file, offset) {
