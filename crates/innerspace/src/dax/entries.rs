@@ -164,13 +164,6 @@ impl Entries {
         }
     }
 
-    /// Locks the entry that covers `page` if it is `wanted` and not locked. Never waits.
-    pub(super) fn try_lock(&self, page: u64, wanted: impl Fn(Entry) -> bool) -> Option<Locked<'_>> {
-        let _section = self.pool.domain.reader();
-        let held = grab::try_cover(&self.words(page)?, &self.waits, page, wanted)?;
-        Some(self.adopt(held))
-    }
-
     /// Locks the entry that covers `page`, if there is one. Sleeps, as [`Entries::lock`] does.
     fn lock_present(&self, page: u64) -> Option<Locked<'_>> {
         match self.lock(page, Wanted::Present) {

@@ -303,36 +303,6 @@ fn unlocked_node(word: u64) -> Option<FrameId> {
     }
 }
 
-/// Locks the entry that covers `page` if it is `wanted` and not locked. Never waits.
-pub(super) fn try_cover(
-    words: &impl RangeWords,
-    waits: &Waits,
-    page: u64,
-    wanted: impl Fn(Entry) -> bool,
-) -> Option<Held> {
-    let range = words.range();
-    let now = range.load();
-    let mut held = None;
-    match Word::decode(now) {
-        Word::Entry {
-            locked: false,
-            entry,
-        } if wanted(entry) => {
-            if let Step::Held(taken) = take(range, now, entry, WordAt::Range, range_start(page)) {
-                held = Some(taken);
-            }
-        }
-        Word::Node { .. } => {
-            let is_wanted = |there: Option<Entry>| there.is_some_and(&wanted);
-            run(words, waits, page..page + 1, is_wanted, |taken| {
-                held = Some(taken)
-            });
-        }
-        Word::Entry { .. } | Word::Absent => {}
-    }
-    held
-}
-
 /// Locks a whole range whose pages have words of their own, if all of those are absent.
 fn whole(words: &impl RangeWords, now: u64, node: FrameId, page: u64) -> Step {
     let range = words.range();

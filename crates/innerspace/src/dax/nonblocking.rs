@@ -6,9 +6,11 @@
 
 use super::core::DaxCore;
 use super::device::Durability;
+use super::entries::Found;
 use super::entry::{Content, Entry, Size};
 use super::error::DaxError;
 use super::fault::DaxPages;
+use super::grab::Wanted;
 use super::reference::DaxRef;
 use super::stripes::Count;
 use crate::cache::{FaultKind, Wait};
@@ -40,38 +42,36 @@ impl DaxRef {
         if kind == FaultKind::Write {
             self.check_writable(offset)?;
         }
-        let is_enough = |entry: Entry| match (entry.content(), kind) {
+        let found = self.entries.find(page, Wanted::Present, Wait::No)?;
+        // The length and the cuts are checked with the entry locked, as on the blocking path.
+        if page >= self.pages() {
+            return Err(self.past_end(offset, PAGE_SIZE as u64));
+        }
+        let Found::Locked(mut locked) = found else {
+            return Ok(None);
+        };
+        let entry = locked.entry();
+        let is_enough = match (entry.content(), kind) {
             (Content::Block(_), FaultKind::Write) => self.is_put_nonblocking(entry),
             (Content::Block(_) | Content::Zero, FaultKind::Read) => true,
             (Content::Empty, _) | (Content::Zero, FaultKind::Write) => false,
         };
-        let past_end = || self.past_end(offset, PAGE_SIZE as u64);
-        let Some(mut locked) = self.entries.try_lock(page, is_enough) else {
-            return match page < self.pages() {
-                true => Ok(None),
-                false => Err(past_end()),
-            };
-        };
-        // The length and the cuts are checked with the entry locked, as on the blocking path.
-        if page >= self.pages() {
-            return Err(past_end());
-        }
-        if self.is_being_cut(&locked.pages()) {
-            return Ok(None);
-        }
-        let becomes_dirty = kind == FaultKind::Write && !locked.entry().is_dirty();
-        if becomes_dirty && self.pay_ahead(Wait::No).is_err() {
+        let becomes_dirty = kind == FaultKind::Write && !entry.is_dirty();
+        if !is_enough
+            || self.is_being_cut(&locked.pages())
+            || (becomes_dirty && self.pay_ahead(Wait::No).is_err())
+        {
             return Ok(None);
         }
         self.counts.count(Count::Faults);
-        if locked.entry().size() == Size::Large {
+        if entry.size() == Size::Large {
             self.counts.count(Count::LargeFaults);
         }
-        if locked.content() == Content::Zero {
+        if entry.content() == Content::Zero {
             self.counts.count(Count::ZeroMaps);
         }
         if becomes_dirty {
-            locked.set(locked.entry().dirty());
+            locked.set(entry.dirty());
             self.note_dirty(page);
         }
         Ok(Some(DaxPages::of_entry(self, locked.into_held())))

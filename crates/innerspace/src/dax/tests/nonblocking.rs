@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::super::core::HoleWrites;
-use super::super::entry::{Content, Size};
+use super::super::entry::Content;
 use super::super::grab::Wanted;
 use super::*;
 use crate::reclaim::AllocMode;
@@ -73,10 +73,6 @@ fn a_large_block_that_was_synced_is_dirty_again_and_is_synced_again() {
         drop(locked);
         assert!(dirty());
     }
-    let locked = core
-        .entries
-        .try_lock(9, |entry| entry.size() == Size::Small);
-    assert!(locked.is_none());
     let locked = core.entries.lock(9, Wanted::Cover).unwrap();
     assert!(core.try_fault(9, FaultKind::Read).is_none());
     drop(locked);
