@@ -144,11 +144,7 @@ impl FileIo {
         bufs: &mut [IoSliceMut<'_>],
         offset: u64,
     ) -> io::Result<usize> {
-        let keep = match self.cached {
-            Cached::Nothing => Keep::Nothing,
-            Cached::Kept | Cached::Dropped => Keep::Cached,
-        };
-        let count = sys::read_vectored_at(file, bufs, offset, keep)?;
+        let count = sys::read_vectored_at(file, bufs, offset, self.keep())?;
         if self.cached == Cached::Dropped && count > 0 {
             sys::drop_cached(file, offset, count as u64);
         }
@@ -172,37 +168,39 @@ impl FileIo {
     }
 
     fn write_cached(&self, file: &File, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        let count = sys::write_vectored_at(file, bufs, offset, self.keep())?;
+        if self.cached == Cached::Kept || count == 0 {
+            return Ok(count);
+        }
         let written = &self.written;
+        let drops = self.cached == Cached::Dropped;
+        match written.add(offset, count as u64, self.cached) {
+            Some((begin, len)) => {
+                // With RWF_DONTCACHE the kernel has begun to write. Pages that it has finished can
+                // be dropped now. The others are dropped at another time, or by the sync.
+                if drops {
+                    // The next sync reports an error of this wait: this write may not be the one
+                    // that failed, or not the only one.
+                    let _ = written.unsaid.by(|| sys::wait_writeback(file, begin, len));
+                }
+                sys::drop_cached(file, begin, len);
+            }
+            // Dirty pages cannot be dropped, and waiting for each write would be slow. So each
+            // write-out is started separately, and several are waited for together.
+            None if drops => {
+                let started = sys::start_writeback(file, offset, count as u64);
+                written.unsaid.note(started);
+            }
+            None => {}
+        }
+        Ok(count)
+    }
+
+    /// Returns what the kernel itself may keep of a transfer through the page cache.
+    fn keep(&self) -> Keep {
         match self.cached {
-            Cached::Kept => sys::write_vectored_at(file, bufs, offset, Keep::Cached),
-            Cached::Nothing => {
-                let count = sys::write_vectored_at(file, bufs, offset, Keep::Nothing)?;
-                // The kernel has begun to write. Pages that it has finished can be dropped now. The
-                // others are dropped at another time, or by the sync.
-                if let Some((begin, len)) = written.add(offset, count as u64, OnceDue::Keep) {
-                    sys::drop_cached(file, begin, len);
-                }
-                Ok(count)
-            }
-            Cached::Dropped => {
-                let count = sys::write_vectored_at(file, bufs, offset, Keep::Cached)?;
-                // Dirty pages cannot be dropped, and waiting for each write would be slow. So each
-                // write-out is started separately, and several are waited for together.
-                match written.add(offset, count as u64, OnceDue::Forget) {
-                    Some((begin, len)) => {
-                        // The next sync reports an error of this wait: this write may not be the
-                        // one that failed, or not the only one.
-                        let _ = written.unsaid.by(|| sys::wait_writeback(file, begin, len));
-                        sys::drop_cached(file, begin, len);
-                    }
-                    None if count > 0 => {
-                        let started = sys::start_writeback(file, offset, count as u64);
-                        written.unsaid.note(started);
-                    }
-                    None => {}
-                }
-                Ok(count)
-            }
+            Cached::Nothing => Keep::Nothing,
+            Cached::Kept | Cached::Dropped => Keep::Cached,
         }
     }
 
@@ -285,21 +283,11 @@ struct Span {
     bytes: u64,
 }
 
-/// What happens to a span that is due to be dropped.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum OnceDue {
-    /// It stays, because dropping skips pages that are being written out.
-    Keep,
-    /// It is forgotten, because the caller waits for the write-out and drops all of it.
-    Forget,
-}
-
 impl Written {
-    /// Adds a write. Returns offset and length of the span if it is due to be dropped.
-    fn add(&self, offset: u64, count: u64, once_due: OnceDue) -> Option<(u64, u64)> {
-        if count == 0 {
-            return None;
-        }
+    /// Adds a write. Returns offset and length of the span if it is due to be dropped. The span is
+    /// then forgotten with [`Cached::Dropped`], because the caller waits for the write-out and drops
+    /// all of it. Otherwise it stays, because dropping skips pages that are being written out.
+    fn add(&self, offset: u64, count: u64, cached: Cached) -> Option<(u64, u64)> {
         let mut span = self.span.lock();
         let old = span.unwrap_or(Span {
             begin: offset,
@@ -315,7 +303,7 @@ impl Written {
         if due {
             new.bytes = 0;
         }
-        *span = (!due || once_due == OnceDue::Keep).then_some(new);
+        *span = (!due || cached != Cached::Dropped).then_some(new);
         due.then_some((new.begin, new.end - new.begin))
     }
 
@@ -409,10 +397,9 @@ mod tests {
 
     #[test]
     fn what_was_written_is_due_after_enough_and_named_as_a_whole() {
-        for once_due in [OnceDue::Keep, OnceDue::Forget] {
+        for cached in [Cached::Nothing, Cached::Dropped] {
             let written = Written::default();
-            let add = |offset, count| written.add(offset, count, once_due);
-            assert_eq!(add(100, 0), None);
+            let add = |offset, count| written.add(offset, count, cached);
             assert_eq!(add(80 << 20, 1 << 20), None);
             assert_eq!(add(1 << 20, 1 << 20), None);
             let rest = DROP_EVERY - (2 << 20);
@@ -420,7 +407,7 @@ mod tests {
             assert_eq!(add(2 << 20, rest), whole);
             // Pages that dropping has left are known to the sync, and also the next time that pages
             // are due.
-            let kept = whole.filter(|_| once_due == OnceDue::Keep);
+            let kept = whole.filter(|_| cached == Cached::Nothing);
             assert_eq!(add(90 << 20, DROP_EVERY - 1), None);
             let end = (90 << 20) + DROP_EVERY - 1;
             let begin = kept.map_or(90 << 20, |(begin, _)| begin);
@@ -436,7 +423,7 @@ mod tests {
         let written = Written::default();
         let longest = 4 << 20;
         let dues = (0..8).filter(|at| {
-            let due = written.add(at * longest, longest, OnceDue::Forget);
+            let due = written.add(at * longest, longest, Cached::Dropped);
             due.is_some()
         });
         assert_eq!(dues.collect::<Vec<_>>(), [3, 7]);
