@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
 use std::time::{Duration, Instant};
 
-use super::in_flight::{Completed, Source};
+use super::in_flight::Source;
 use crate::exec::run_with_wakers;
 use crate::store::Request;
 use crate::sync::{Arc, Mutex};
@@ -52,9 +52,9 @@ impl Request {
 }
 
 /// A read in flight. Its request keeps the memory, and its source keeps the descriptor.
-struct Flight {
-    request: Request,
-    source: Source,
+pub(super) struct Flight {
+    pub(super) request: Request,
+    pub(super) source: Source,
 }
 
 /// The ring of one memory. The first read makes it.
@@ -93,7 +93,7 @@ impl State {
 
 impl Flights {
     /// Puts reads in flight. If there is no ring, has them done by calls.
-    pub(crate) fn launch(self: &Arc<Flights>, reads: Vec<(Transfer, Request, Source)>) {
+    pub(super) fn launch(self: &Arc<Flights>, reads: Vec<(Transfer, Flight)>) {
         let mut state = self.state.lock();
         if state.ring.is_none() && !state.is_refused {
             match Ring::new(DEPTH) {
@@ -103,18 +103,14 @@ impl Flights {
         }
         if state.is_refused {
             drop(state);
-            for (_, request, source) in reads {
-                source.fall_back();
-                request.give_back();
+            for (_, flight) in reads {
+                flight.source.fall_back();
+                flight.request.give_back();
             }
             return;
         }
         state.outstanding += reads.len();
-        for (transfer, request, source) in reads {
-            state
-                .queue
-                .push_back((transfer, Flight { request, source }));
-        }
+        state.queue.extend(reads);
         let wake = std::mem::take(&mut state.sleeps);
         let ring = state.ring.clone();
         let starts = Self::wants_thread(&mut state);
@@ -273,8 +269,8 @@ impl Flights {
                     } = flight;
                     let (offset, wanted) = (request.offset(), request.len() as u64);
                     match source.completed(offset, wanted, result) {
-                        Completed::Done(result) => request.finish(result),
-                        Completed::ByCall => request.give_back(),
+                        Some(result) => request.finish(result),
+                        None => request.give_back(),
                     }
                 }
                 self.state.lock().outstanding -= count;
@@ -325,7 +321,7 @@ mod tests {
 
     /// Makes a read of one byte from a pipe, and returns it with the pipe's other end. `then` runs
     /// when the read completes.
-    fn read(then: impl FnOnce() + Send + 'static) -> ((Transfer, Request, Source), File) {
+    fn read(then: impl FnOnce() + Send + 'static) -> ((Transfer, Flight), File) {
         let (out, into) = pipe();
         let out = File::from(out.try_clone().unwrap());
         let mut batch = Batch::new();
@@ -342,11 +338,11 @@ mod tests {
         };
         let watch = Watch::new(&out.metadata().unwrap(), false);
         let source = Source::new(Arc::new(Direct::new(out, 1)), Arc::new(watch));
-        ((transfer, request, source), into)
+        ((transfer, Flight { request, source }), into)
     }
 
     /// Makes a read like `read`. The receiver is told when it completes.
-    fn heard() -> ((Transfer, Request, Source), File, Receiver<()>) {
+    fn heard() -> ((Transfer, Flight), File, Receiver<()>) {
         let (done, over) = channel();
         let (read, into) = read(move || done.send(()).unwrap());
         (read, into, over)
@@ -358,12 +354,12 @@ mod tests {
         let Ok(ring) = Ring::new(4) else {
             return eprintln!("left out: no io_uring");
         };
-        let ((transfer, request, source), mut into, over) = heard();
+        let (read, mut into, over) = heard();
         let (flights, ring) = (Arc::new(Flights::default()), Arc::new(ring));
         // This is the state left by a thread that is to be replaced while no other can be started.
         flights.state.lock().ring = Some(ring.clone());
         flights.state.lock().outstanding = 1;
-        flights.submit(&ring, vec![(transfer, Flight { request, source })]);
+        flights.submit(&ring, vec![read]);
         into.write_all(b"a").unwrap();
         flights.look_after();
         over.recv_timeout(LONG).expect("somebody reaps it");

@@ -23,19 +23,9 @@ use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::sys::ring::{Transfer, available, iovec, is_passing, is_refusal};
 
-/// The outcome of a read that a ring has completed.
-#[derive(Debug)]
-pub(crate) enum Completed {
-    /// The result that [`Store::read_vectored_at`](crate::store::Store::read_vectored_at) would
-    /// have returned.
-    Done(io::Result<usize>),
-    /// There is no result. The caller reads the same bytes by a call, which may wait.
-    ByCall,
-}
-
 /// The parts of its store that a read in flight keeps: the descriptor, and the file's state.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(super) struct Source {
     direct: Arc<Direct>,
     watch: Arc<Watch>,
 }
@@ -48,22 +38,19 @@ pub(super) fn direct_reads<'e>(file_io: &'e FileIo, watch: &Watch) -> Option<&'e
 }
 
 impl Source {
-    /// Makes a read into this memory that a ring can take. Returns the memory as an error if none
-    /// can. The caller keeps the source, which has the descriptor, until the read has completed.
+    /// Makes a read into this memory that a ring can take, if one can. The caller keeps the source, which has the descriptor, until the read has completed.
     pub(super) fn of_read(
         file_io: &FileIo,
         watch: &Arc<Watch>,
         offset: u64,
         iovecs: Vec<iovec>,
-    ) -> Result<(Transfer, Source), Vec<iovec>> {
-        let Some(direct) = direct_reads(file_io, watch) else {
-            return Err(iovecs);
-        };
+    ) -> Option<(Transfer, Source)> {
+        let direct = direct_reads(file_io, watch)?;
         let is_aligned = |piece: &iovec| {
             direct.is_aligned(piece.iov_base.addr()) && direct.is_aligned(piece.iov_len)
         };
         if direct.excess(offset) != 0 || !iovecs.iter().all(is_aligned) {
-            return Err(iovecs);
+            return None;
         }
         let source = Source {
             direct: direct.clone(),
@@ -74,7 +61,7 @@ impl Source {
             offset,
             iovecs,
         };
-        Ok((transfer, source))
+        Some((transfer, source))
     }
 
     /// Notes that the ring has refused the read. The store's reads are done by calls from now on.
@@ -82,25 +69,27 @@ impl Source {
         self.watch.fell_back.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the outcome of a completed read of `wanted` bytes at `offset`. If the kernel refused
-    /// the read through the ring, the store falls back to calls.
-    pub(crate) fn completed(
+    /// Returns the result that [`Store::read_vectored_at`](crate::store::Store::read_vectored_at)
+    /// would have returned in place of a completed read of `wanted` bytes at `offset`. Returns
+    /// `None` if the caller has to read the same bytes by a call, which may wait. If the kernel
+    /// refused the read through the ring, the store falls back to calls.
+    pub(super) fn completed(
         &self,
         offset: u64,
         wanted: u64,
         result: io::Result<usize>,
-    ) -> Completed {
+    ) -> Option<io::Result<usize>> {
         match result {
             Ok(0) if wanted > 0 => {
                 let checked = self.watch.check_end(&self.direct.file, offset, wanted);
-                Completed::Done(checked.map(|()| 0))
+                Some(checked.map(|()| 0))
             }
             Err(error) if is_refusal(&error) => {
                 self.fall_back();
-                Completed::ByCall
+                None
             }
-            Err(error) if is_passing(&error) => Completed::ByCall,
-            result => Completed::Done(result),
+            Err(error) if is_passing(&error) => None,
+            result => Some(result),
         }
     }
 }
@@ -126,6 +115,8 @@ mod tests {
     use crate::sys::ring::tests::read_pages;
 
     const PAGE: usize = 4096;
+
+    type Outcome = Option<io::Result<usize>>;
 
     /// A store over a file, and the file's bytes.
     struct Case {
@@ -168,11 +159,11 @@ mod tests {
     }
 
     /// Reads pages through a ring. Returns `None` if the read cannot go through one.
-    fn read(case: &Case, offset: u64, pages: &[usize]) -> Option<(Vec<u8>, Completed)> {
+    fn read(case: &Case, offset: u64, pages: &[usize]) -> Option<(Vec<u8>, Outcome)> {
         let mut source = None;
         let transfer_for = |pieces| {
             let (transfer, of) =
-                Source::of_read(&case.store.file_io, &case.store.watch, offset, pieces).ok()?;
+                Source::of_read(&case.store.file_io, &case.store.watch, offset, pieces)?;
             source = Some(of);
             Some(transfer)
         };
@@ -181,11 +172,8 @@ mod tests {
         Some((read, source?.completed(offset, wanted, result)))
     }
 
-    fn count_of(completed: Completed) -> usize {
-        match completed {
-            Completed::Done(result) => result.unwrap(),
-            Completed::ByCall => panic!("it is to be done by a call"),
-        }
+    fn count_of(completed: Outcome) -> usize {
+        completed.expect("it needs no call").unwrap()
     }
 
     // spec: R14
@@ -216,7 +204,7 @@ mod tests {
         let options = std::fs::File::options().write(true).open(&case.path);
         options.unwrap().set_len(4 * PAGE as u64).unwrap();
         let (_, completed) = read(&case, 5 * PAGE as u64, &[0]).unwrap();
-        let Completed::Done(Err(error)) = completed else {
+        let Some(Err(error)) = completed else {
             panic!("{completed:?}");
         };
         assert_eq!(StoreErrorKind::of(&error), StoreErrorKind::Shrank);
@@ -232,13 +220,8 @@ mod tests {
         let mut takes = |offset, at, len| {
             let whole = piece(&mut memory, begin, PAGE);
             let pieces = vec![whole, piece(&mut memory, begin + at, len)];
-            match Source::of_read(&case.store.file_io, &case.store.watch, offset, pieces) {
-                Ok((transfer, _)) => transfer.iovecs.len() == 2,
-                Err(pieces) => {
-                    assert_eq!(pieces.len(), 2, "the memory comes back");
-                    false
-                }
-            }
+            let read = Source::of_read(&case.store.file_io, &case.store.watch, offset, pieces);
+            read.is_some_and(|(transfer, _)| transfer.iovecs.len() == 2)
         };
         assert!(takes(0, PAGE, 2 * PAGE));
         assert!(!takes(512, PAGE, PAGE));
@@ -247,7 +230,7 @@ mod tests {
         let buffered = FileOptions::new().cache_mode(CacheMode::Kernel);
         let store = buffered.open(&case.path).unwrap();
         assert_eq!(store.engine(), FileEngine::Calls);
-        assert!(Source::of_read(&store.file_io, &store.watch, 0, Vec::new()).is_err());
+        assert!(Source::of_read(&store.file_io, &store.watch, 0, Vec::new()).is_none());
     }
 
     // spec: R15
@@ -263,11 +246,11 @@ mod tests {
                 source.completed(0, PAGE as u64, Err(error))
             };
             for passing in [libc::EAGAIN, libc::EINTR, libc::ECANCELED] {
-                assert!(matches!(complete(passing), Completed::ByCall));
+                assert!(complete(passing).is_none());
             }
-            assert!(matches!(complete(libc::EIO), Completed::Done(Err(_))));
+            assert!(matches!(complete(libc::EIO), Some(Err(_))));
             assert_eq!(case.store.engine(), FileEngine::IoUring);
-            assert!(matches!(complete(number), Completed::ByCall));
+            assert!(complete(number).is_none());
             assert_eq!(case.store.engine(), FileEngine::Calls);
             assert!(read(&case, 0, &[0]).is_none());
             let mut page = [0; PAGE];

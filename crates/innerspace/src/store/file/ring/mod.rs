@@ -4,6 +4,7 @@
 mod flights;
 mod in_flight;
 
+use flights::Flight;
 pub(crate) use flights::Flights;
 use in_flight::{Source, direct_reads};
 
@@ -35,11 +36,11 @@ pub(super) fn launch(file_io: &FileIo, watch: &Arc<Watch>, mut batch: Batch) -> 
             continue;
         };
         match Source::of_read(file_io, watch, request.offset(), request.iovecs()) {
-            Ok((transfer, source)) => {
-                reads.push((transfer, request, source));
+            Some((transfer, source)) => {
+                reads.push((transfer, Flight { request, source }));
                 flights = Some(ring);
             }
-            Err(_) => rest.push(request),
+            None => rest.push(request),
         }
     }
     if let Some(flights) = flights {
