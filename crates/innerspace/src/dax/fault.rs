@@ -15,7 +15,6 @@ use super::device::Durability;
 use super::entries::{Found, Locked};
 use super::entry::{Content, Entry, LARGE_PAGES, Size};
 use super::error::{DaxAction, DaxError};
-use super::extents::Used;
 use super::grab::{Held, Wanted, range_start};
 use super::reference::DaxRef;
 use super::stripes::Count;
@@ -124,13 +123,6 @@ impl Drop for DaxPages {
     }
 }
 
-/// Whether an entry was dirty before a call, or became dirty in it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum BecameDirty {
-    Before,
-    Now,
-}
-
 impl DaxRef {
     /// Locks the entries to map at `page` of the file, for an access that goes on to `more` pages
     /// after it. Sleeps; the caller has no section open and no entry locked.
@@ -202,20 +194,22 @@ impl DaxCore {
         page: u64,
         fill: impl FnOnce(u64) -> Result<(), DaxError>,
     ) -> Result<(), DaxError> {
-        if self.put_block(locked, page, fill)?.1 == BecameDirty::Now {
+        let (_, became_dirty) = self.put_block(locked, page, fill)?;
+        if became_dirty {
             self.note_dirty(page);
         }
         Ok(())
     }
 
     /// Does the same as [`DaxCore::make_block`], except that the caller has to record the range as
-    /// dirty before it unlocks the entry. Returns the block's first device page as well.
+    /// dirty before it unlocks the entry. Returns the block's first device page, and whether the
+    /// entry became dirty.
     pub(super) fn put_block(
         &self,
         locked: &mut Locked<'_>,
         page: u64,
         fill: impl FnOnce(u64) -> Result<(), DaxError>,
-    ) -> Result<(u64, BecameDirty), DaxError> {
+    ) -> Result<(u64, bool), DaxError> {
         let (block, is_new) = match (locked.content(), self.block_at(locked, page)?) {
             (Content::Block(block), _) | (_, Some(block)) => (block, false),
             _ => (self.new_block(locked, page)?, true),
@@ -231,22 +225,18 @@ impl DaxCore {
         // The block is filled after the grace period: while a mapping reads the hole's zeros, a
         // call must not read the new bytes.
         let filled = storable.and_then(|()| fill(block));
-        if is_new {
-            let used = if filled.is_ok() {
-                Used::Kept
-            } else {
-                Used::Dropped
-            };
-            self.end_allocation(locked, used);
+        match filled {
+            Ok(()) if is_new => self
+                .counts
+                .add(Count::Allocated, locked.entry().size().pages()),
+            Err(_) if is_new => self.drop_block(locked),
+            _ => {}
         }
         filled?;
         let before = locked.entry();
         let dirty = Entry::new(before.size(), Content::Block(block)).dirty();
-        if before == dirty {
-            return Ok((block, BecameDirty::Before));
-        }
         locked.set(dirty);
-        Ok((block, BecameDirty::Now))
+        Ok((block, before != dirty))
     }
 
     /// Returns whether the host has room for stores to an entry's block already, so that it need
@@ -294,25 +284,22 @@ impl DaxCore {
     }
 
     /// Allocates a block of zeros for a locked entry that is a hole or empty.
-    /// [`DaxCore::end_allocation`] reports whether the block is used.
     fn new_block(&self, locked: &Locked<'_>, page: u64) -> Result<u64, DaxError> {
         let (first, pages) = (locked.first(), locked.entry().size().pages());
         let failed = self.failed(DaxAction::Allocate, DaxCore::offset(page));
         let block = self.parts.extents.allocate(first, pages).map_err(&failed)?;
         if pages == LARGE_PAGES && block % LARGE_PAGES != 0 {
-            self.end_allocation(locked, Used::Dropped);
+            self.drop_block(locked);
             return Err(failed(std::io::ErrorKind::StorageFull.into()));
         }
         self.settle_heap();
         Ok(block)
     }
 
-    fn end_allocation(&self, locked: &Locked<'_>, used: Used) {
-        let pages = locked.entry().size().pages();
-        self.parts.extents.finish(locked.first(), pages, used);
-        if used == Used::Kept {
-            self.counts.add(Count::Allocated, pages);
-        }
+    /// Frees the block that was allocated for a locked entry.
+    fn drop_block(&self, locked: &Locked<'_>) {
+        // If this fails, there is a block of zeros instead of a hole.
+        let _ = self.parts.extents.free(locked.pages());
     }
 
     /// Locks all of the page's 2 MiB as one entry. Returns `None` if one page has to be mapped

@@ -15,7 +15,6 @@ use super::entries::{Found, Locked};
 use super::entry::{Content, Entry, LARGE_PAGES, Size};
 use super::error::{DaxAction, DaxError};
 use super::extents::Extent;
-use super::fault::BecameDirty;
 use super::grab::{Wanted, range_start};
 use super::open::HostFile;
 use crate::cache::{FaultKind, Wait};
@@ -399,8 +398,8 @@ impl DaxCore {
             assert_eq!(wait, Wait::No, "locked with the run");
             return Err(self.would_block(DaxCore::offset(page)));
         };
-        let (block, became) = self.put_block(locked, page, |_| Ok(()))?;
-        run.became_dirty |= became == BecameDirty::Now;
+        let (block, became_dirty) = self.put_block(locked, page, |_| Ok(()))?;
+        run.became_dirty |= became_dirty;
         Ok((block + (page - locked.first())) * PAGE)
     }
 

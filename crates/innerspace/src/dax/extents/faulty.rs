@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 
 use super::super::device::DaxDevice;
-use super::{Extent, ExtentMap, LARGE_PAGES, ScatteredMap, Used};
+use super::{Extent, ExtentMap, LARGE_PAGES, ScatteredMap};
 use crate::sync::Mutex;
 use crate::units::PAGE_SIZE;
 
@@ -39,8 +39,6 @@ pub(crate) struct Calls {
     pub(crate) lookups: u64,
     pub(crate) allocated: u64,
     pub(crate) failed: u64,
-    pub(crate) kept: u64,
-    pub(crate) dropped: u64,
     pub(crate) freed: u64,
 }
 
@@ -121,16 +119,6 @@ impl ExtentMap for Faulty {
             Err(_) => calls.failed += 1,
         }
         at
-    }
-
-    fn finish(&self, page: u64, pages: u64, used: Used) {
-        let calls = &mut self.state.lock().1;
-        match used {
-            Used::Kept => calls.kept += 1,
-            Used::Dropped => calls.dropped += 1,
-        }
-        assert!(calls.kept + calls.dropped <= calls.allocated, "{calls:?}");
-        self.map.finish(page, pages, used);
     }
 
     fn free(&self, pages: Range<u64>) -> io::Result<()> {

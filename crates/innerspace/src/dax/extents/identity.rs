@@ -23,7 +23,7 @@ use std::io;
 use std::ops::Range;
 
 use super::super::open::HostFile;
-use super::{Extent, ExtentMap, Used};
+use super::{Extent, ExtentMap};
 use crate::sync::{Arc, Mutex};
 use crate::sys::file as sys;
 use crate::sys::shared;
@@ -230,13 +230,6 @@ impl ExtentMap for IdentityMap {
         }
         self.known.lock().change(range, Some(Content::Data));
         Ok(page)
-    }
-
-    fn finish(&self, page: u64, pages: u64, used: Used) {
-        if used == Used::Dropped {
-            // If this fails, there is a block of zeros instead of a hole.
-            let _ = self.free(page..page + pages);
-        }
     }
 
     fn free(&self, pages: Range<u64>) -> io::Result<()> {

@@ -8,8 +8,8 @@
 //!
 //! **Rules.** While a caller looks a page up, it keeps others from changing the page: it has the
 //! page's entry locked, or the file exclusively. If the answer is longer, the caller relies only on
-//! the part that it has locked. `allocate` is called only for holes, and each allocation is
-//! followed by exactly one `finish`. `free` is called once no thread can reach the pages any more.
+//! the part that it has locked. `allocate` is called only for holes. `free` is called once no thread
+//! can reach the pages any more; also for an allocation that is not used after all.
 
 mod blocks;
 #[cfg(test)]
@@ -43,15 +43,6 @@ pub(crate) struct Extent {
     pub(crate) pages: u64,
 }
 
-/// The outcome of an allocation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Used {
-    /// The file's entry has the block.
-    Kept,
-    /// The block was not used, and the pages are a hole again.
-    Dropped,
-}
-
 /// The map of one file. The module's documentation has the rules.
 pub(crate) trait ExtentMap: Send + Sync {
     /// Returns the extent that begins at `page`, of at most `most` (at least 1) pages. It may be
@@ -70,9 +61,6 @@ pub(crate) trait ExtentMap: Send + Sync {
     /// `StorageFull` if there is no such run (for a single page: if the device is full); an error
     /// with [`StoreError::Shrank`] inside if others have cut the host file. Nothing has changed then.
     fn allocate(&self, page: u64, pages: u64) -> io::Result<u64>;
-
-    /// Reports the outcome of an allocation.
-    fn finish(&self, page: u64, pages: u64, used: Used);
 
     /// Makes pages a hole. No thread can reach them any more.
     fn free(&self, pages: Range<u64>) -> io::Result<()>;

@@ -96,19 +96,6 @@ impl RangeMap {
             "places {:?} of a range were allocated over others",
             new.places()
         );
-        if let RangeMap::Run(run) = self {
-            let (first, second) = if run.place < new.place {
-                (*run, new)
-            } else {
-                (new, *run)
-            };
-            if first.places().end == second.place && first.blocks().end == second.at {
-                run.place = first.place;
-                run.at = first.at;
-                run.pages = first.pages + second.pages;
-                return;
-            }
-        }
         let (words, used) = self.words();
         for (place, at) in new.places().zip(new.blocks()) {
             words[place as usize] = at;

@@ -9,7 +9,7 @@ use super::super::device::DaxDevice;
 use super::super::stripes::{Stripe, stripe_of, stripes, stripes_of};
 use super::blocks::{Blocks, Taken};
 use super::range::{Left, RangeMap, Run};
-use super::{Extent, ExtentMap, LARGE_PAGES, NoBlock, Used};
+use super::{Extent, ExtentMap, LARGE_PAGES, NoBlock};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{RwLock, RwLockReadGuard};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
@@ -17,10 +17,6 @@ use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 /// The bytes that a range takes in the tree: nodes have two words and room for 11 ranges, and are
 /// two thirds full.
 const RANGE_BYTES: u64 = (11 * size_of::<(u64, RangeMap)>() as u64 + 16) * 3 / (2 * 11);
-/// The step in which the bytes of a stripe are added to the sum, so that few allocations write the
-/// sum.
-const BYTES_TOLD: u64 = 16 * RANGE_BYTES;
-
 /// The map of one file. Its blocks go back to the device when it is dropped.
 ///
 /// The map is striped by range of 2 MiB, so that allocations in different ranges do not contend. No
@@ -29,9 +25,8 @@ pub(crate) struct ScatteredMap {
     device: DaxDevice,
     /// Innermost locks; no thread holds two of them.
     stripes: Box<[Stripe<RwLock<Ranges>>]>,
-    /// The heap bytes of all stripes, roughly: the sum of `Ranges::told`. SeqCst: see
-    /// [`ExtentMap::heap_bytes`].
-    told: AtomicU64,
+    /// The heap bytes of all stripes, roughly. SeqCst: see [`ExtentMap::heap_bytes`].
+    bytes: AtomicU64,
     /// The file's length in bytes. Changed by one thread at a time.
     len: AtomicU64,
 }
@@ -43,9 +38,6 @@ struct Ranges {
     ranges: BTreeMap<u64, RangeMap>,
     /// The number of bytes on the heap, roughly.
     bytes: u64,
-    /// This stripe's part of [`ScatteredMap::told`]. It is at least `bytes`, and less than `bytes`
-    /// plus twice [`BYTES_TOLD`].
-    told: u64,
 }
 
 impl Ranges {
@@ -116,7 +108,7 @@ impl ScatteredMap {
         ScatteredMap {
             device: device.clone(),
             stripes: stripes(RwLock::default),
-            told: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
             len: AtomicU64::new(0),
         }
     }
@@ -146,36 +138,27 @@ impl ScatteredMap {
         taken.page
     }
 
-    /// Changes the ranges of a stripe. Updates `told` if the ranges take more bytes than it says,
-    /// or far fewer.
-    fn change<T>(&self, stripe: usize, change: impl FnOnce(&mut Ranges) -> T) -> T {
+    /// Changes the ranges of a stripe, and adds the difference to the sum of all stripes. Most
+    /// allocations make none, because their ranges have words already.
+    fn change(&self, stripe: usize, change: impl FnOnce(&mut Ranges)) {
         let mut ranges = self.stripes[stripe].0.write();
-        let changed = change(&mut ranges);
-        let wanted = ranges.bytes.next_multiple_of(BYTES_TOLD);
-        if wanted > ranges.told || wanted + BYTES_TOLD < ranges.told || wanted == 0 {
-            // The difference may be negative: the addition wraps.
-            let more = wanted.wrapping_sub(ranges.told);
-            if more != 0 {
-                self.told.fetch_add(more, Ordering::SeqCst);
-            }
-            ranges.told = wanted;
+        let before = ranges.bytes;
+        change(&mut ranges);
+        // The difference may be negative: the addition wraps.
+        let more = ranges.bytes.wrapping_sub(before);
+        if more != 0 {
+            self.bytes.fetch_add(more, Ordering::SeqCst);
         }
-        changed
     }
 
     fn remove(&self, pages: Range<u64>) {
-        for run in self.take_out(pages) {
-            self.blocks().give_back(run);
-        }
-    }
-
-    /// Removes pages of the file. Returns the device's pages that they had.
-    fn take_out(&self, pages: Range<u64>) -> Vec<Range<u64>> {
         let mut removed = Vec::new();
         for stripe in stripes_of(&pages) {
             self.change(stripe, |ranges| ranges.remove(&pages, &mut removed));
         }
-        removed
+        for run in removed {
+            self.blocks().give_back(run);
+        }
     }
 
     /// Zeroes the bytes from `len` to the end of its page. They are past the end of the file, or
@@ -211,27 +194,13 @@ impl ExtentMap for ScatteredMap {
         Ok(self.place(page, pages, taken.ok_or_else(full)?))
     }
 
-    fn finish(&self, page: u64, pages: u64, used: Used) {
-        if used == Used::Dropped {
-            let removed = self.take_out(page..page + pages);
-            let count: u64 = removed.iter().map(|run| run.end - run.start).sum();
-            assert_eq!(
-                count, pages,
-                "an allocation at page {page} was dropped twice"
-            );
-            for run in removed {
-                self.blocks().give_back(run);
-            }
-        }
-    }
-
     fn free(&self, pages: Range<u64>) -> io::Result<()> {
         self.remove(pages);
         Ok(())
     }
 
     fn heap_bytes(&self) -> u64 {
-        self.told.load(Ordering::SeqCst)
+        self.bytes.load(Ordering::SeqCst)
     }
 
     fn is_parted_by(&self, pages: &Range<u64>) -> bool {

@@ -155,10 +155,9 @@ impl<M: ExtentMap> Side<M> {
         if used {
             bytes.fill(fill);
             self.device.write(at * PAGE, &bytes);
-            self.map.finish(page, pages, Used::Kept);
             self.model.pages[range].fill(Some(bytes[..PAGE_SIZE].to_vec()));
         } else {
-            self.map.finish(page, pages, Used::Dropped);
+            self.map.free(page..page + pages).unwrap();
         }
     }
 
@@ -353,15 +352,6 @@ fn a_block_that_is_freed_twice_is_a_panic() {
 }
 
 #[test]
-#[should_panic = "was dropped twice"]
-fn an_allocation_that_is_dropped_twice_is_a_panic() {
-    let map = ScatteredMap::new(&DaxDevice::memory(MIB).unwrap());
-    map.allocate(3, 1).unwrap();
-    map.finish(3, 1, Used::Dropped);
-    map.finish(3, 1, Used::Dropped);
-}
-
-#[test]
 #[should_panic = "were allocated over others"]
 fn an_allocation_over_another_is_a_panic() {
     let map = ScatteredMap::new(&DaxDevice::memory(4 * MIB).unwrap());
@@ -380,8 +370,7 @@ fn the_faulty_map_fails_and_misplaces_on_order() {
         io::ErrorKind::StorageFull
     );
     faulty.allocate(1, 1).unwrap();
-    faulty.finish(0, 1, Used::Kept);
-    faulty.finish(1, 1, Used::Dropped);
+    faulty.free(1..2).unwrap();
     assert_eq!(faulty.lookup(1, 1).unwrap().at, None);
     faulty.plan(|plan| plan.misplace_large = Misplace::Unaligned);
     let at = faulty.allocate(LARGE_PAGES, LARGE_PAGES).unwrap();
@@ -409,11 +398,8 @@ fn the_faulty_map_fails_and_misplaces_on_order() {
         io::ErrorKind::Unsupported
     );
     let calls = faulty.calls();
-    assert_eq!(
-        (calls.allocated, calls.failed, calls.kept, calls.dropped),
-        (3, 1, 1, 1)
-    );
-    assert_eq!((calls.lookups, calls.freed), (4, 1));
+    assert_eq!((calls.allocated, calls.failed), (3, 1));
+    assert_eq!((calls.lookups, calls.freed), (4, 2));
     faulty.set_len(0).unwrap();
     faulty.sync_metadata().unwrap();
     drop(faulty);

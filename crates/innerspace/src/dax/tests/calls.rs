@@ -148,7 +148,7 @@ fn extents_that_are_short_unaligned_or_misplaced_fall_back() {
     // A new block in a wrong place is given back, and the fault maps one page instead.
     extents.plan(|plan| plan.misplace_large = Misplace::Unaligned);
     assert!(!fault(3 * LARGE + 7, FaultKind::Write).is_large());
-    assert_eq!(extents.calls().dropped, 1);
+    assert_eq!(extents.calls().freed, 1);
     assert_eq!(file.stats().fallbacks, 4);
     file.write_at(&[5; 100], (3 * LARGE + 7) * PAGE).unwrap();
     let mut bytes = [0; 100];
@@ -370,8 +370,6 @@ impl ExtentMap for Sized {
     fn allocate(&self, _: u64, _: u64) -> std::io::Result<u64> {
         Err(std::io::ErrorKind::StorageFull.into())
     }
-
-    fn finish(&self, _: u64, _: u64, _: Used) {}
 
     fn free(&self, _: Range<u64>) -> std::io::Result<()> {
         Ok(())

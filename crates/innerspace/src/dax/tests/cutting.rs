@@ -230,10 +230,6 @@ impl ExtentMap for Freeing {
         self.map.allocate(page, pages)
     }
 
-    fn finish(&self, page: u64, pages: u64, used: Used) {
-        self.map.finish(page, pages, used);
-    }
-
     fn free(&self, pages: Range<u64>) -> std::io::Result<()> {
         let before = self.before.lock().unwrap().take();
         before.into_iter().for_each(|before| before());

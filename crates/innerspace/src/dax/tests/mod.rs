@@ -15,7 +15,7 @@ mod try_forms;
 use std::ops::Range;
 
 use super::core::{DaxCore, DaxSetup, MAX_SIZE, Parts};
-use super::extents::{Extent, ExtentMap, ScatteredMap, Used};
+use super::extents::{Extent, ExtentMap, ScatteredMap};
 use super::{DaxDevice, DaxError, DaxFile, DaxPages, DaxRef, Reach};
 use crate::cache::{Cache, FaultKind, Wait};
 use crate::group::GroupId;
@@ -74,10 +74,6 @@ impl<T: ExtentMap> ExtentMap for Arc<T> {
 
     fn allocate(&self, page: u64, pages: u64) -> std::io::Result<u64> {
         (**self).allocate(page, pages)
-    }
-
-    fn finish(&self, page: u64, pages: u64, used: Used) {
-        (**self).finish(page, pages, used);
     }
 
     fn free(&self, pages: Range<u64>) -> std::io::Result<()> {
