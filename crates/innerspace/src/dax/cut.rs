@@ -243,13 +243,8 @@ impl DaxCore {
     /// Removes the entries of `pages`.
     fn cut_out(&self, pages: Range<u64>, removal: Removal) -> Result<(), DaxError> {
         let goes = |entry: Entry| removal == Removal::Free || !entry.is_dirty();
-        let mut batch = Vec::new();
-        let mut at = pages.start;
-        while at < pages.end {
-            self.entries
-                .lock_batch(&mut at, pages.end, goes, &mut batch);
-            self.remove(&mut batch, &pages, removal)?;
-        }
+        let remove = |batch: &mut _| self.remove(batch, &pages, removal);
+        self.entries.for_each_batch(pages.clone(), goes, remove)?;
         if removal == Removal::Free {
             // This frees blocks that have no entry.
             self.free_blocks(pages.clone())?;
@@ -265,9 +260,6 @@ impl DaxCore {
         pages: &Range<u64>,
         removal: Removal,
     ) -> Result<(), DaxError> {
-        if batch.is_empty() {
-            return Ok(());
-        }
         for locked in batch.iter() {
             self.revoke(locked.pages(), locked.entry());
         }

@@ -164,24 +164,29 @@ impl Entries {
         }
     }
 
-    /// Locks the entry that covers `page`, if there is one. Sleeps, as [`Entries::lock`] does.
-    fn lock_present(&self, page: u64) -> Option<Locked<'_>> {
-        match self.lock(page, Wanted::Present) {
-            Ok(Found::Locked(locked)) => Some(locked),
-            Ok(Found::Absent) => None,
-            Ok(Found::InTheWay(_) | Found::Conflict | Found::Taken) | Err(_) => {
-                unreachable!(
-                    "what is there takes no node and is in nobody's way, and is waited for"
-                )
+    /// Locks the entries of `pages` that are `wanted`, as [`Entries::lock_batch`] does, and passes
+    /// them to `each` batch by batch. `each` unlocks them.
+    pub(super) fn for_each_batch<'e, E>(
+        &'e self,
+        pages: Range<u64>,
+        wanted: impl Fn(Entry) -> bool,
+        mut each: impl FnMut(&mut Vec<Locked<'e>>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (mut at, mut batch) = (pages.start, Vec::new());
+        while at < pages.end {
+            self.lock_batch(&mut at, pages.end, &wanted, &mut batch);
+            if !batch.is_empty() {
+                each(&mut batch)?;
             }
         }
+        Ok(())
     }
 
     /// Locks the entries from `at` on and before `end`, in the order of their pages, and keeps
     /// those that are `wanted` once they are locked, until `batch` has [`BATCH`] of them. Moves
     /// `at` past the last entry that was looked at. Sleeps on a locked entry, and skips that entry
     /// if it is not `wanted` any more.
-    pub(super) fn lock_batch<'e>(
+    fn lock_batch<'e>(
         &'e self,
         at: &mut u64,
         end: u64,
@@ -207,7 +212,8 @@ impl Entries {
                 continue;
             }
             *at = page + 1;
-            if let Some(locked) = self.lock_present(page) {
+            // An entry that is there takes no node and is waited for, so nothing else can happen.
+            if let Ok(Found::Locked(locked)) = self.lock(page, Wanted::Present) {
                 *at = locked.pages().end;
                 if wanted(locked.entry()) {
                     batch.push(locked);

@@ -19,6 +19,7 @@
 //! may drop pages that it considers clean; if it fails, it is done again before the next sync. The
 //! failure is reported once to each handle.
 
+use std::convert::Infallible;
 use std::io;
 use std::ops::Range;
 
@@ -50,13 +51,18 @@ impl DaxCore {
         for range in self.take_dirty(&pages) {
             let part = range.max(pages.start)..(range + LARGE_PAGES).min(pages.end);
             let whole = part == (range..range + LARGE_PAGES);
-            let end = self.sync_part(part, &mut cleaned);
+            let mut is_clean = whole;
+            let is_dirty = |entry: Entry| entry.is_dirty();
+            let flushed = self.entries.for_each_batch(part, is_dirty, |batch| {
+                is_clean &= self.flush(batch, &mut cleaned)?;
+                Ok(())
+            });
             // Something of the range may still be dirty: its other part, pinned pages, and blocks
             // that could not be flushed.
-            if !whole || !matches!(end, Ok(Left::Nothing)) {
+            if !is_clean || flushed.is_err() {
                 self.note_dirty(range);
             }
-            if let Err(error) = end {
+            if let Err(error) = flushed {
                 first_error.get_or_insert(error);
             }
         }
@@ -85,34 +91,13 @@ impl DaxCore {
         error
     }
 
-    /// Syncs the dirty entries of a part of a 2 MiB range.
-    fn sync_part(
-        &self,
-        pages: Range<u64>,
-        cleaned: &mut Vec<Range<u64>>,
-    ) -> Result<Left, DaxError> {
-        let mut left = Left::Nothing;
-        let mut batch = Vec::new();
-        let mut at = pages.start;
-        loop {
-            let dirty = |entry: Entry| entry.is_dirty();
-            self.entries
-                .lock_batch(&mut at, pages.end, dirty, &mut batch);
-            if batch.is_empty() {
-                return Ok(left);
-            }
-            if self.flush(&mut batch, cleaned)? == Left::Dirty {
-                left = Left::Dirty;
-            }
-        }
-    }
-
-    /// Flushes locked dirty entries, and unlocks them clean.
+    /// Flushes locked dirty entries, and unlocks them clean. Returns whether none of them is pinned,
+    /// and stays dirty.
     fn flush(
         &self,
         batch: &mut Vec<Locked<'_>>,
         cleaned: &mut Vec<Range<u64>>,
-    ) -> Result<Left, DaxError> {
+    ) -> Result<bool, DaxError> {
         let runs = runs(batch);
         for pages in &runs {
             self.mappers.revoke(pages.clone(), Revoke::Write);
@@ -128,16 +113,16 @@ impl DaxCore {
         self.counts.add(Count::Flushed, flushed);
         failpoint!(Flushed);
         cleaned.extend(runs);
-        let mut left = Left::Nothing;
+        let mut is_clean = true;
         for mut locked in batch.drain(..) {
             let own = locked.pages();
             if pinned.iter().any(|pin| overlap(pin, &own)) {
-                left = Left::Dirty;
+                is_clean = false;
                 continue;
             }
             locked.set(locked.entry().clean());
         }
-        Ok(left)
+        Ok(is_clean)
     }
 
     /// Makes the blocks of locked entries durable. Returns their number of bytes.
@@ -175,18 +160,16 @@ impl DaxCore {
     /// Makes the blocks of these pages dirty again, as far as the blocks still exist.
     fn make_dirty_again(&self, cleaned: Vec<Range<u64>>) {
         let is_block = |entry: Entry| matches!(entry.content(), Content::Block(_));
-        let mut batch = Vec::new();
         for pages in cleaned {
-            let mut at = pages.start;
-            while at < pages.end {
-                self.entries
-                    .lock_batch(&mut at, pages.end, is_block, &mut batch);
+            let redo = |batch: &mut Vec<Locked<'_>>| {
                 for mut locked in batch.drain(..) {
                     let dirty = locked.entry().dirty();
                     self.note_dirty(locked.first());
                     locked.set(dirty);
                 }
-            }
+                Ok::<_, Infallible>(())
+            };
+            let Ok(()) = self.entries.for_each_batch(pages, is_block, redo);
         }
     }
 
@@ -211,18 +194,14 @@ impl DaxCore {
         if self.parts.device.durability() != Durability::HostSync {
             return Ok(()); // there is no host that writes
         }
-        let mut batch = Vec::new();
-        for range in self.dirty.all() {
-            let (mut at, end) = (range, range + LARGE_PAGES);
-            let dirty = |entry: Entry| entry.is_dirty();
-            while at < end {
-                self.entries.lock_batch(&mut at, end, dirty, &mut batch);
-                for locked in batch.drain(..) {
-                    self.touch(&locked)?;
-                }
-            }
-        }
-        Ok(())
+        let is_dirty = |entry: Entry| entry.is_dirty();
+        self.dirty.all().into_iter().try_for_each(|range| {
+            let pages = range..range + LARGE_PAGES;
+            self.entries.for_each_batch(pages, is_dirty, |batch| {
+                let mut batch = batch.drain(..);
+                batch.try_for_each(|locked| self.touch(&locked))
+            })
+        })
     }
 
     /// Makes the host consider the pages of a locked block changed. Pages that another process has
@@ -300,11 +279,4 @@ fn runs(batch: &[Locked<'_>]) -> Vec<Range<u64>> {
         }
     }
     runs
-}
-
-/// Whether anything is still dirty after a flush.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Left {
-    Nothing,
-    Dirty,
 }
