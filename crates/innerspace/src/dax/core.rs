@@ -56,7 +56,7 @@ pub(super) struct Parts {
 }
 
 /// The options with which a file is opened.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct DaxSetup {
     pub(crate) access: FileAccess,
     pub(crate) hole_writes: HoleWrites,
@@ -65,18 +65,6 @@ pub(crate) struct DaxSetup {
     pub(crate) capacity: Option<u64>,
     /// Whether other groups may open the file, too.
     pub(crate) shared: bool,
-}
-
-impl Default for DaxSetup {
-    fn default() -> DaxSetup {
-        DaxSetup {
-            access: FileAccess::ReadWrite,
-            hole_writes: HoleWrites::default(),
-            on_shrink: OnShrink::default(),
-            capacity: None,
-            shared: false,
-        }
-    }
 }
 
 /// What happens when another process cuts the host file short while it is in use.

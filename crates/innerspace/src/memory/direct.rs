@@ -76,10 +76,7 @@ impl Memory {
         DaxOpener {
             memory: self.clone(),
             group: None,
-            setup: DaxSetup {
-                access: FileAccess::ReadOnly,
-                ..DaxSetup::default()
-            },
+            setup: DaxSetup::default(),
             lock: FileLock::default(),
         }
     }

@@ -17,7 +17,7 @@ use std::ops::Range;
 use super::core::{DaxCore, DaxSetup, MAX_SIZE, Parts};
 use super::extents::{Extent, ExtentMap, ScatteredMap};
 use super::{DaxDevice, DaxError, DaxFile, DaxPages, DaxRef, Reach};
-use crate::cache::{Cache, FaultKind, Wait};
+use crate::cache::{Cache, FaultKind, FileAccess, Wait};
 use crate::group::GroupId;
 use crate::reclaim::{Pool, PoolOptions};
 use crate::sync::Arc;
@@ -58,6 +58,10 @@ fn file_over(
         size: pages * PAGE,
         most: MAX_SIZE,
         host: None,
+    };
+    let setup = DaxSetup {
+        access: FileAccess::ReadWrite,
+        ..setup
     };
     DaxFile::new(DaxCore::new(
         &Cache::new(pool),

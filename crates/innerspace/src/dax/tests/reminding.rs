@@ -20,6 +20,10 @@ pub(super) fn path_in(folder: &tempfile::TempDir) -> PathBuf {
 pub(super) fn create(path: &Path, setup: DaxSetup) -> DaxFile {
     let opened = Opened::begin(path, FileAccess::ReadWrite, Create::Truncate).unwrap();
     let (pool, locked) = (pool(64), opened.lock_any().unwrap());
+    let setup = DaxSetup {
+        access: FileAccess::ReadWrite,
+        ..setup
+    };
     DaxFile::over_host(&Cache::new(&pool), &pool.root_group(), locked, setup).unwrap()
 }
 
