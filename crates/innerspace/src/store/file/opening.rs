@@ -57,25 +57,14 @@ impl Opening<'_> {
     /// Checks that a file that the caller has opened is a regular one, opened for the access
     /// wanted.
     pub(super) fn check_given(&self, file: &File) -> Result<Metadata, FileOpenError> {
-        let metadata = self.examine(file)?;
-        if let Some(error) = self.wrong_kind(&metadata) {
-            return Err(error);
-        }
+        let metadata = self.examine_regular(file)?;
         let opened = sys::opened_for(file).map_err(|error| self.io("examine it", error))?;
         let writes = self.access == FileAccess::ReadWrite;
         let unfit =
             |text| Err(self.io("use it", io::Error::new(io::ErrorKind::InvalidInput, text)));
         match opened {
-            sys::OpenedFor { reads: false, .. } => Err(FileOpenError::PermissionDenied {
-                path: self.path.to_owned(),
-                access: FileAccess::ReadOnly,
-            }),
-            sys::OpenedFor { writes: false, .. } if writes => {
-                Err(FileOpenError::PermissionDenied {
-                    path: self.path.to_owned(),
-                    access: FileAccess::ReadWrite,
-                })
-            }
+            sys::OpenedFor { reads: false, .. } => Err(self.denied(FileAccess::ReadOnly)),
+            sys::OpenedFor { writes: false, .. } if writes => Err(self.denied(self.access)),
             sys::OpenedFor { appends: true, .. } if writes => {
                 unfit("it was opened for appending: all writes would go to its end")
             }
@@ -98,11 +87,8 @@ impl Opening<'_> {
         let file = options
             .open(self.path)
             .map_err(|error| self.explain(error))?;
-        let metadata = self.examine(&file)?;
-        match self.wrong_kind(&metadata) {
-            Some(error) => Err(error),
-            None => Ok((file, metadata)),
-        }
+        let metadata = self.examine_regular(&file)?;
+        Ok((file, metadata))
     }
 
     /// Turns a failed open into an error of ours. The file's kind is checked first, because an open
@@ -122,14 +108,22 @@ impl Opening<'_> {
             return wrong;
         }
         match error.kind() {
-            io::ErrorKind::PermissionDenied => FileOpenError::PermissionDenied {
-                path,
-                access: self.access,
-            },
+            io::ErrorKind::PermissionDenied => self.denied(self.access),
             io::ErrorKind::ReadOnlyFilesystem => FileOpenError::ReadOnlyFileSystem { path },
             io::ErrorKind::IsADirectory => FileOpenError::IsDirectory { path },
             _ => self.io("open it", error),
         }
+    }
+
+    fn denied(&self, access: FileAccess) -> FileOpenError {
+        let path = self.path.to_owned();
+        FileOpenError::PermissionDenied { path, access }
+    }
+
+    /// Examines a file, which must be a regular one.
+    fn examine_regular(&self, file: &File) -> Result<Metadata, FileOpenError> {
+        let metadata = self.examine(file)?;
+        self.wrong_kind(&metadata).map_or(Ok(metadata), Err)
     }
 
     fn wrong_kind(&self, metadata: &Metadata) -> Option<FileOpenError> {
