@@ -16,9 +16,9 @@ use crate::cache::{
     Cache, ErrorSequence, FaultKind, FileAccess, MapperList, Revoke, Wait, with_room,
 };
 use crate::group::{Group, LimitError};
-use crate::reclaim::{AllocMode, HeapCharge, Pool};
+use crate::reclaim::{HeapCharge, Pool};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Arc, Mutex, OnceLock, Rank, RwLock, RwLockReadGuard, Weak, failpoint};
+use crate::sync::{Arc, Mutex, OnceLock, Rank, RwLock, RwLockReadGuard, Weak};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE, PageCount};
 
 /// The bytes that one range takes in the set of dirty ranges: nodes have room for 11 and are two
@@ -115,12 +115,8 @@ pub(crate) struct DaxCore {
     pub(super) host_forgot: AtomicU64,
     /// The ranges in which an entry may be dirty.
     pub(super) dirty: DirtyRanges,
-    /// The charge for the heap memory of the extent map and the set of dirty ranges. No thread
-    /// waits for memory with this locked.
-    heap: Mutex<HeapCharge>,
-    /// The number of pages in the charge `heap`. Changed with `heap` locked; read without it to see
-    /// whether the charge is enough.
-    paid: AtomicU64,
+    /// The charge for the heap memory of the extent map and the set of dirty ranges.
+    heap: HeapCharge,
     pub(super) pins: Pins,
     pub(super) counts: Counts,
     /// Dropped with the file: its place in the table of open files, and the charge for its heap.
@@ -154,8 +150,7 @@ impl DaxCore {
             errors: ErrorSequence::default(),
             host_forgot: AtomicU64::new(0),
             dirty: DirtyRanges::new(),
-            heap: Mutex::new(HeapCharge::new(pool, group)),
-            paid: AtomicU64::new(0),
+            heap: HeapCharge::new(pool, group),
             pins: Pins::default(),
             counts: Counts::default(),
             ending: OnceLock::new(),
@@ -325,8 +320,7 @@ impl DaxCore {
             DaxError::Limit(full) => Some(full.details().id),
             _ => None,
         };
-        let payer = self.heap.lock().group();
-        with_room(&self.pool, payer, PageCount(0), is_full, work)
+        with_room(&self.pool, self.heap.group(), PageCount(0), is_full, work)
     }
 
     /// Waits until no thread uses a revoked translation any more.
@@ -346,46 +340,13 @@ impl DaxCore {
     /// before something is added to them. If `wait` allows waiting for memory, the caller has
     /// nothing locked.
     pub(super) fn pay_ahead(&self, wait: Wait) -> Result<(), LimitError> {
-        if HeapCharge::wanted_ahead(self.heap_bytes()).0 <= self.paid.load(Ordering::SeqCst) {
-            return Ok(());
-        }
-        let (group, short) = self.heap.lock().short_of(self.heap_bytes());
-        if short.0 > 0 {
-            // `heap` is unlocked here: reclaim may close files, and those may charge too.
-            let _group = self.pool.charge(group, short, wait.alloc_mode())?.commit();
-            let mut heap = self.heap.lock();
-            heap.add(short);
-            self.paid.store(heap.pages().0, Ordering::SeqCst);
-            drop(heap);
-            // Two threads at the same time may have charged too much, and a thread that gave memory
-            // back meanwhile may have settled by an older number.
-            self.settle_heap();
-        }
-        Ok(())
+        self.heap.pay_ahead(|| self.heap_bytes(), wait.alloc_mode())
     }
 
-    /// Gives back excess charges. Additions were paid for in advance. Where concurrent threads have
-    /// added more, the excess is charged if there is room, and otherwise by the next call of
-    /// `pay_ahead`. Never waits.
-    ///
-    /// A thread that adds or gives back bytes at the same time settles them itself: it changes the
-    /// bytes first and reads `paid` afterwards. Here `paid` is changed first and the bytes are read
-    /// afterwards. All are SeqCst, so one of the two sees the other.
+    /// Gives back excess charges for them: see [`HeapCharge::settle`]. Called after the bytes have
+    /// changed. Never waits.
     pub(super) fn settle_heap(&self) {
-        while !self.has_paid_for_heap() {
-            let mut heap = self.heap.lock();
-            let settled = heap.settle(self.heap_bytes(), AllocMode::NoWait);
-            failpoint!(Settled);
-            self.paid.store(heap.pages().0, Ordering::SeqCst);
-            if settled.is_err() {
-                return;
-            }
-        }
-    }
-
-    fn has_paid_for_heap(&self) -> bool {
-        let paid = PageCount(self.paid.load(Ordering::SeqCst));
-        HeapCharge::is_settled(self.heap_bytes(), paid)
+        self.heap.settle(|| self.heap_bytes());
     }
 
     fn heap_bytes(&self) -> u64 {

@@ -87,7 +87,7 @@ impl Counts {
 pub(super) struct DirtyRanges {
     stripes: Box<[Stripe<Mutex<BTreeSet<u64>>>]>,
     /// The number of ranges. It is written only when a range is added or removed, so once for many
-    /// faults. SeqCst: see `DaxCore::settle_heap`.
+    /// faults. SeqCst: see `HeapCharge`.
     len: AtomicU64,
 }
 

@@ -3,7 +3,8 @@
 use super::request::AllocMode;
 use crate::group::{Group, GroupId, LimitError};
 use crate::reclaim::pool::Pool;
-use crate::sync::Arc;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, failpoint};
 use crate::units::PageCount;
 
 /// Pages that stay charged although no bytes use them, so that bytes that come and go do not charge
@@ -11,10 +12,14 @@ use crate::units::PageCount;
 const AHEAD: u64 = 2;
 
 /// The pages that a group is charged for memory on the heap. Dropping this gives them back.
+///
+/// A thread that adds or gives back bytes settles them itself: it changes the bytes first and reads
+/// `pages` afterwards. Here `pages` is changed first and the bytes are read afterwards. All are
+/// SeqCst, so one of the two sees the other. No thread waits for another here.
 pub(crate) struct HeapCharge {
     pool: Arc<Pool>,
     group: Group,
-    pages: PageCount,
+    pages: AtomicU64,
 }
 
 impl HeapCharge {
@@ -23,20 +28,8 @@ impl HeapCharge {
         HeapCharge {
             pool: pool.clone(),
             group: group.clone(),
-            pages: PageCount(0),
+            pages: AtomicU64::new(0),
         }
-    }
-
-    /// Returns the pages for this many bytes, and some more, so that the next few bytes need no
-    /// charge.
-    pub(crate) fn wanted_ahead(bytes: u64) -> PageCount {
-        PageCount(PageCount::floor(bytes).0 + AHEAD)
-    }
-
-    /// Whether [`HeapCharge::settle`] would leave the charge at this many pages.
-    pub(crate) fn is_settled(bytes: u64, pages: PageCount) -> bool {
-        let wanted = PageCount::floor(bytes).0;
-        (wanted..=wanted + AHEAD).contains(&pages.0)
     }
 
     /// Returns the group that pays.
@@ -44,51 +37,64 @@ impl HeapCharge {
         self.group.id()
     }
 
-    /// Returns the pages charged now.
-    pub(crate) fn pages(&self) -> PageCount {
-        self.pages
-    }
-
-    /// Returns the group, and how many more pages it has to be charged for
-    /// [`HeapCharge::wanted_ahead`].
-    pub(crate) fn short_of(&self, bytes: u64) -> (GroupId, PageCount) {
-        let short = HeapCharge::wanted_ahead(bytes)
-            .0
-            .saturating_sub(self.pages.0);
-        (self.group.id(), PageCount(short))
-    }
-
-    /// Takes over pages that were charged to the group.
-    pub(crate) fn add(&mut self, charged: PageCount) {
-        self.pages.0 += charged.0;
-    }
-
-    /// Charges for this many bytes, rounded down to pages, or gives back excess pages. The caller
-    /// is outside every section. The call may reclaim, as `mode` says.
+    /// Charges for this many bytes, and some more, so that the next few bytes need no charge.
+    /// Called before something is added. The caller is outside every section. The call may reclaim,
+    /// as `mode` says; then the caller has nothing locked.
     ///
     /// # Errors
-    /// The errors of [`Pool::charge`], in which case nothing has changed. Giving back never fails.
-    pub(crate) fn settle(&mut self, bytes: u64, mode: AllocMode) -> Result<(), LimitError> {
-        if HeapCharge::is_settled(bytes, self.pages) {
-            return Ok(());
-        }
-        let wanted = PageCount::floor(bytes);
-        let id = self.group.id();
-        if wanted.0 > self.pages.0 {
-            let more = PageCount(wanted.0 - self.pages.0);
-            let _group = self.pool.charge(id, more, mode)?.commit();
-            self.pages = wanted;
-        } else {
-            let less = PageCount(self.pages.0 - wanted.0 - AHEAD);
-            self.pool.groups.uncharge(id, less);
-            self.pages.0 -= less.0;
+    /// The errors of [`Pool::charge`], in which case nothing has changed.
+    pub(crate) fn pay_ahead(
+        &self,
+        bytes: impl Fn() -> u64,
+        mode: AllocMode,
+    ) -> Result<(), LimitError> {
+        let wanted = PageCount::floor(bytes()).0 + AHEAD;
+        let short = wanted.saturating_sub(self.pages.load(Ordering::SeqCst));
+        if short > 0 {
+            let charge = self.pool.charge(self.group(), PageCount(short), mode)?;
+            let _group = charge.commit();
+            self.pages.fetch_add(short, Ordering::SeqCst);
+            // Two threads at the same time may have charged too much, and a thread that gave memory
+            // back meanwhile may have settled by an older number.
+            self.settle(bytes);
         }
         Ok(())
+    }
+
+    /// Gives back excess pages. Additions were paid for in advance. Where concurrent threads have
+    /// added more, the excess is charged if there is room, and otherwise by the next call of
+    /// [`HeapCharge::pay_ahead`]. Never waits.
+    pub(crate) fn settle(&self, bytes: impl Fn() -> u64) {
+        loop {
+            let pages = self.pages.load(Ordering::SeqCst);
+            let wanted = PageCount::floor(bytes()).0;
+            let most = wanted + AHEAD;
+            if pages < wanted {
+                let more = PageCount(wanted - pages);
+                let Ok(charge) = self.pool.charge(self.group(), more, AllocMode::NoWait) else {
+                    return;
+                };
+                let _group = charge.commit();
+                self.pages.fetch_add(more.0, Ordering::SeqCst);
+            } else if pages > most {
+                failpoint!(Settled);
+                let given =
+                    self.pages
+                        .compare_exchange(pages, most, Ordering::SeqCst, Ordering::SeqCst);
+                if given.is_ok() {
+                    let excess = PageCount(pages - most);
+                    self.pool.groups.uncharge(self.group(), excess);
+                }
+            } else {
+                return;
+            }
+        }
     }
 }
 
 impl Drop for HeapCharge {
     fn drop(&mut self) {
-        self.pool.groups.uncharge(self.group.id(), self.pages);
+        let pages = PageCount(self.pages.load(Ordering::SeqCst));
+        self.pool.groups.uncharge(self.group(), pages);
     }
 }
