@@ -348,15 +348,12 @@ impl DaxCore {
     /// Returns whether the 2 MiB from `first` on may take a store as one entry. Called before they
     /// are locked: locking the range would unlink the node of a hole that is written page by page.
     pub(super) fn may_store_large(&self, first: u64, page: u64) -> Result<bool, DaxError> {
-        let in_a_block = || {
-            Ok(matches!(
-                self.large_content(first, page)?,
-                Some(Content::Block(_))
-            ))
-        };
         match self.setup.hole_writes {
             HoleWrites::Large => Ok(true),
-            HoleWrites::OnePage => in_a_block(),
+            HoleWrites::OnePage => {
+                let content = self.large_content(first, page)?;
+                Ok(matches!(content, Some(Content::Block(_))))
+            }
         }
     }
 
@@ -402,24 +399,13 @@ impl DaxCore {
     /// Locks the blocks that follow `page`, to which the access will store next, and makes them
     /// dirty. Never waits for a locked entry, and allocates nothing.
     fn blocks_behind(&self, page: u64, end: u64) -> Vec<Held> {
-        // The blocks are all in one range, which is the one recorded as dirty.
-        let end = self.end_around(page, end, STORES_AROUND);
-        if page + 1 >= end {
-            return Vec::new();
-        }
-        let mut held = Vec::with_capacity((end - page - 1) as usize);
         let is_block = |there: Option<Entry>| {
             there.is_some_and(|entry| matches!(entry.content(), Content::Block(_)))
         };
-        self.entries.lock_run(page + 1..end, is_block, |locked| {
-            let next = page + 1 + held.len() as u64;
-            if locked.first() == next {
-                held.push(locked.into_held());
-            }
-        });
-        for others in held.split_off(self.storable(&held)) {
-            drop(self.entries.adopt(others));
-        }
+        let mut held = self.lock_behind(page, end, STORES_AROUND, is_block);
+        let storable = self.storable(&held);
+        self.keep_first(&mut held, storable);
+        // The blocks are all in one range, which is the one recorded as dirty.
         let mut became_dirty = false;
         for held in &mut held {
             became_dirty |= !held.entry.is_dirty();
@@ -431,11 +417,40 @@ impl DaxCore {
         held
     }
 
-    /// Returns the end of the pages that a fault at `page` may map: before `end`, at most `most`
-    /// pages, in the page's range and in the file.
-    fn end_around(&self, page: u64, end: u64, most: u64) -> u64 {
+    /// Locks the entries of the pages that follow `page`, up to the first that is not `wanted`:
+    /// before `end`, with `page` at most `most` pages, in the page's range and in the file. Never
+    /// waits for a locked entry.
+    fn lock_behind(
+        &self,
+        page: u64,
+        end: u64,
+        most: u64,
+        wanted: impl Fn(Option<Entry>) -> bool,
+    ) -> Vec<Held> {
         let end = end.min(page + most).min(range_start(page) + LARGE_PAGES);
-        end.min(self.pages())
+        let pages = page + 1..end.min(self.pages());
+        let mut held = Vec::new();
+        if pages.is_empty() {
+            return held;
+        }
+        held.reserve_exact((pages.end - pages.start) as usize);
+        // Nothing is locked after the first page that is not wanted.
+        let ended = Cell::new(false);
+        let goes_on = |there| {
+            ended.set(ended.get() || !wanted(there));
+            !ended.get()
+        };
+        self.entries.lock_run(pages, goes_on, |locked| {
+            held.push(locked.into_held());
+        });
+        held
+    }
+
+    /// Unlocks all of these entries except the first ones.
+    fn keep_first(&self, held: &mut Vec<Held>, count: usize) {
+        for other in held.split_off(count) {
+            drop(self.entries.adopt(other));
+        }
     }
 
     /// Returns how many of these blocks, from the first on, can be stored to: see
@@ -469,22 +484,9 @@ impl DaxCore {
     /// Locks the holes that follow `page`, as far as one query of the extent map names them. Never
     /// waits for a locked entry.
     fn holes_behind(&self, page: u64, end: u64) -> Vec<Held> {
-        let end = self.end_around(page, end, AROUND);
-        let mut held: Vec<Held> = Vec::new();
-        if page + 1 >= end {
-            return held;
-        }
-        held.reserve_exact((end - page - 1) as usize);
-        // The run stops at the first page that is not a hole, and locks nothing after it.
-        let ended = Cell::new(false);
-        let may_be_hole = |there: Option<Entry>| {
-            let may_be = there.is_none_or(|entry| entry.content() == Content::Zero);
-            ended.set(ended.get() || !may_be);
-            !ended.get()
-        };
-        self.entries.lock_run(page + 1..end, may_be_hole, |locked| {
-            held.push(locked.into_held());
-        });
+        let may_be_hole =
+            |there: Option<Entry>| there.is_none_or(|entry| entry.content() == Content::Zero);
+        let mut held = self.lock_behind(page, end, AROUND, may_be_hole);
         failpoint!(HolesLocked);
         // The extent map is queried with all these entries locked. Pages that were cut off
         // meanwhile, or are being cut out, are not mapped.
@@ -492,25 +494,19 @@ impl DaxCore {
         let known = match self.is_being_cut(&locked) {
             true => 0,
             false => self
-                .hole_at(locked)
+                .hole_at(&locked)
                 .min(self.pages().saturating_sub(page + 1)),
         };
-        let zero = Entry::new(Size::Small, Content::Zero);
-        for (number, held) in (0..).zip(&mut held) {
-            if number < known {
-                held.entry = zero;
-            }
+        self.keep_first(&mut held, known.min(locked.end - locked.start) as usize);
+        for held in &mut held {
+            held.entry = Entry::new(Size::Small, Content::Zero);
         }
-        let others = held.split_off(known.min(held.len() as u64) as usize);
-        others
-            .into_iter()
-            .for_each(|held| drop(self.entries.adopt(held)));
         held
     }
 
     /// Returns how many of these pages, from the first on, are a hole according to one query of the
     /// extent map. Their entries are locked.
-    fn hole_at(&self, pages: Range<u64>) -> u64 {
+    fn hole_at(&self, pages: &Range<u64>) -> u64 {
         if pages.is_empty() {
             return 0;
         }

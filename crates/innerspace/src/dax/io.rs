@@ -113,13 +113,12 @@ impl DaxCore {
     fn hole_or_block(&self, page: u64, pages: u64) -> Extent {
         let is_block = |entry: Entry, _| matches!(entry.content(), Content::Block(_));
         let next = self.entries.next(page, page + pages, is_block);
-        let hole = next.map_or(pages, |next| next - page);
-        let at_page = if hole == 0 {
-            self.entries.peek(page)
-        } else {
-            None
-        };
-        match at_page.map(|entry| (entry.size(), entry.content())) {
+        let hole = |pages| Extent { at: None, pages };
+        if next != Some(page) {
+            return hole(next.map_or(pages, |next| next - page));
+        }
+        let entry = self.entries.peek(page);
+        match entry.map(|entry| (entry.size(), entry.content())) {
             Some((Size::Large, Content::Block(block))) => Extent {
                 at: Some(block + page % LARGE_PAGES),
                 pages: (LARGE_PAGES - page % LARGE_PAGES).min(pages),
@@ -128,10 +127,7 @@ impl DaxCore {
                 at: Some(block),
                 pages: 1,
             },
-            _ => Extent {
-                at: None,
-                pages: hole.max(1),
-            },
+            _ => hole(1),
         }
     }
 
