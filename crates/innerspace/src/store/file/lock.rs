@@ -9,12 +9,6 @@ use super::options::LockHolder;
 use crate::sys::file as sys;
 use crate::sys::process::Process;
 
-/// Why a file could not be locked.
-pub(super) enum LockError {
-    InUse(LockHolder),
-    Io(io::Error),
-}
-
 /// An open file, which may have the lock. Dropping it releases the lock.
 #[derive(Debug)]
 pub(crate) struct LockedFile {
@@ -39,8 +33,13 @@ impl LockedFile {
     }
 
     /// Takes the exclusive lock, or one that others may share. The lock lasts until it is released,
-    /// or until every process that has inherited the file has closed it.
-    pub(super) fn lock(&mut self, shared: bool, metadata: &Metadata) -> Result<(), LockError> {
+    /// or until every process that has inherited the file has closed it. Returns the holder of the
+    /// lock if another handle has it.
+    pub(super) fn lock(
+        &mut self,
+        shared: bool,
+        metadata: &Metadata,
+    ) -> io::Result<Option<LockHolder>> {
         let locked = match shared {
             true => self.file.try_lock_shared(),
             false => self.file.try_lock(),
@@ -48,16 +47,16 @@ impl LockedFile {
         match locked {
             Ok(()) => {
                 self.locked_by = Some(Process::current());
-                Ok(())
+                Ok(None)
             }
-            Err(TryLockError::Error(source)) => Err(LockError::Io(source)),
+            Err(TryLockError::Error(error)) => Err(error),
             Err(TryLockError::WouldBlock) => {
-                let holder = match sys::identity(metadata).and_then(sys::lock_holder) {
+                let holder = sys::identity(metadata).and_then(sys::lock_holder);
+                Ok(Some(match holder {
                     Some(pid) if pid == std::process::id() => LockHolder::ThisProcess,
                     Some(pid) => LockHolder::Process(pid),
                     None => LockHolder::Unknown,
-                };
-                Err(LockError::InUse(holder))
+                }))
             }
         }
     }

@@ -10,7 +10,7 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::lock::{LockError, LockedFile};
+use super::lock::LockedFile;
 use super::name::NewName;
 use super::opening::{Opening, is_ring_forbidden};
 use super::options::{CacheMode, Create, FileAccess, FileLock, FileOpenError};
@@ -270,9 +270,8 @@ impl<'a> Opened<'a> {
         let to_be_locked = shared.is_some();
         let mut file = LockedFile::unlocked(file, NewName::of(opening.path, opening.create));
         let in_use = match shared.map(|shared| file.lock(shared, &metadata)) {
-            Some(Err(LockError::Io(source))) => return Err(opening.io("lock it", source)),
-            Some(Err(LockError::InUse(holder))) => Some(holder),
-            Some(Ok(())) | None => None,
+            Some(locked) => locked.map_err(|error| opening.io("lock it", error))?,
+            None => None,
         };
         // The path is checked even if another handle has the lock, which may have locked only this
         // file.

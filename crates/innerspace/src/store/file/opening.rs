@@ -1,5 +1,6 @@
 //! The steps of opening a file, with an error for each thing that can be wrong.
 
+use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -234,24 +235,22 @@ impl Opening<'_> {
     }
 }
 
-/// Returns whether a test forces this fallback where there is a choice. `INNERSPACE_FALLBACK` names
-/// the one that is tried first.
-fn is_forced(fallback: &str) -> bool {
-    cfg!(any(test, feature = "test-util"))
-        && std::env::var_os("INNERSPACE_FALLBACK").is_some_and(|forced| forced == fallback)
+/// Returns the fallback that a test forces where there is a choice, if there is one.
+fn forced_fallback() -> Option<OsString> {
+    let may_be = cfg!(any(test, feature = "test-util"));
+    may_be.then(|| std::env::var_os("INNERSPACE_FALLBACK"))?
 }
 
 /// Returns the mode that a test forces in place of [`CacheMode::Auto`], if there is one.
 fn forced_mode() -> Option<CacheMode> {
-    let modes = [
-        ("dontcache", CacheMode::DontCache),
-        ("dropped", CacheMode::DropAfterUse),
-    ];
-    let forced = modes.into_iter().find(|(fallback, _)| is_forced(fallback));
-    forced.map(|(_, mode)| mode)
+    match forced_fallback()?.to_str()? {
+        "dontcache" => Some(CacheMode::DontCache),
+        "dropped" => Some(CacheMode::DropAfterUse),
+        _ => None,
+    }
 }
 
 /// Returns whether a test forces all reads to be done by calls.
 pub(super) fn is_ring_forbidden() -> bool {
-    is_forced("pool")
+    forced_fallback().is_some_and(|fallback| fallback == "pool")
 }
