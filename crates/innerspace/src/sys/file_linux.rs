@@ -8,6 +8,7 @@ use std::path::Path;
 
 use super::Keep;
 use crate::sys::join_iovecs;
+use crate::sys::memory::host_page_size;
 
 /// The flag for a transfer that leaves nothing new in the page cache. The libc crate does not have
 /// it yet.
@@ -236,7 +237,7 @@ pub(crate) fn next_hole(file: &File, offset: u64) -> io::Result<Option<u64>> {
 pub(crate) fn cached_bytes(file: &File) -> io::Result<u64> {
     match cachestat(file.as_raw_fd()) {
         Err(error) if is_missing(&error, || cachestat(NO_FILE)) => mincore(file),
-        pages => Ok(pages? * host_page()?),
+        pages => Ok(pages? * host_page_size() as u64),
     }
 }
 
@@ -256,12 +257,6 @@ fn is_missing(error: &io::Error, without_file: impl FnOnce() -> io::Result<u64>)
         }
         _ => false,
     }
-}
-
-fn host_page() -> io::Result<u64> {
-    // SAFETY: no memory is passed.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    u64::try_from(size).map_err(|_| io::Error::last_os_error())
 }
 
 /// Returns the host pages in the page cache, by cachestat(2).
@@ -291,8 +286,8 @@ fn mincore(file: &File) -> io::Result<u64> {
     if len == 0 {
         return Ok(0);
     }
-    let page = host_page()?;
-    let mut resident = vec![0u8; len.div_ceil(page as usize)];
+    let page = host_page_size();
+    let mut resident = vec![0u8; len.div_ceil(page)];
     let (prot, flags, fd) = (libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd());
     // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing of ours.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, fd, 0) };
@@ -307,7 +302,7 @@ fn mincore(file: &File) -> io::Result<u64> {
     // SAFETY: the mapping was made above and nothing points into it.
     unsafe { libc::munmap(at, len) };
     result?;
-    Ok(resident.iter().filter(|&&state| state & 1 != 0).count() as u64 * page)
+    Ok(resident.iter().filter(|&&state| state & 1 != 0).count() as u64 * page as u64)
 }
 
 #[cfg(all(test, not(shuttle)))]
@@ -344,7 +339,7 @@ mod tests {
         let agree = || {
             read_all(&file);
             let by_cachestat = match cachestat(file.as_raw_fd()) {
-                Ok(pages) => pages * host_page().unwrap(),
+                Ok(pages) => pages * host_page_size() as u64,
                 Err(error) => {
                     assert!(is_missing(&error, || cachestat(NO_FILE)), "{error}");
                     LEN

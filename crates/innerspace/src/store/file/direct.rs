@@ -15,6 +15,7 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Deref;
 
 use crate::sync::Mutex;
 use crate::sys::file::{self as sys, Keep};
@@ -73,10 +74,7 @@ impl Direct {
         if self.excess(offset) != 0 || !self.is_aligned(bufs[0].as_ptr().addr()) {
             return self.read_by_bounce(bufs, offset);
         }
-        let aligned = |buf: &&IoSliceMut<'_>| {
-            self.is_aligned(buf.as_ptr().addr()) && self.is_aligned(buf.len())
-        };
-        let run = bufs.iter().take_while(aligned).count();
+        let run = self.aligned_run(bufs);
         if run > 0 {
             return sys::read_vectored_at(&self.file, &mut bufs[..run], offset, Keep::Cached);
         }
@@ -148,10 +146,10 @@ impl Direct {
     }
 
     /// Returns the number of buffers before the first unaligned one.
-    pub(super) fn aligned_run(&self, bufs: &[IoSlice<'_>]) -> usize {
-        let aligned =
-            |buf: &&IoSlice<'_>| self.is_aligned(buf.as_ptr().addr()) && self.is_aligned(buf.len());
-        bufs.iter().take_while(aligned).count()
+    pub(super) fn aligned_run(&self, bufs: &[impl Deref<Target = [u8]>]) -> usize {
+        let is_aligned =
+            |buf: &[u8]| self.is_aligned(buf.as_ptr().addr()) && self.is_aligned(buf.len());
+        bufs.iter().take_while(|buf| is_aligned(buf)).count()
     }
 
     fn write_edge(&self, file: &File, buf: &[u8], offset: u64) -> io::Result<usize> {

@@ -223,8 +223,8 @@ pub(crate) const PREFETCHES: bool = Native::PREFETCHES;
 /// does not fetch ahead across a page's end.
 #[inline]
 pub(crate) fn prefetch_page_to_write(address: *const u8) {
-    for quarter in Quarter::ALL {
-        prefetch_quarter_to_write(address, quarter);
+    for offset in (0..PAGE_SIZE).step_by(64) {
+        prefetch_line(address.wrapping_add(offset));
     }
 }
 
@@ -236,15 +236,6 @@ pub(crate) enum Quarter {
     Second,
     Third,
     Fourth,
-}
-
-impl Quarter {
-    const ALL: [Quarter; 4] = [
-        Quarter::First,
-        Quarter::Second,
-        Quarter::Third,
-        Quarter::Fourth,
-    ];
 }
 
 /// Prefetches a quarter of a page that is to be written soon.
