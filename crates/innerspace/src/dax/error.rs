@@ -298,15 +298,15 @@ impl DaxError {
             | DaxError::DeviceNotPages { .. }
             | DaxError::OtherMemorysGroup => ErrorKind::InvalidInput,
             DaxError::DeviceFull { .. } => ErrorKind::StorageFull,
-            DaxError::Unsupported { .. } => ErrorKind::Unsupported,
+            DaxError::Unsupported { .. }
+            | DaxError::NotAtomic { .. }
+            | DaxError::OtherProcess { .. } => ErrorKind::Unsupported,
             DaxError::Busy { holder, .. } => match holder {
                 PinHolder::ThisThread => ErrorKind::Deadlock,
                 PinHolder::Other => ErrorKind::ResourceBusy,
             },
-            DaxError::NotAtomic { .. } => ErrorKind::Unsupported,
             DaxError::OpenOtherwise { .. } | DaxError::NotEmptied { .. } => ErrorKind::ResourceBusy,
             DaxError::ReadOnly { .. } => ErrorKind::PermissionDenied,
-            DaxError::OtherProcess { .. } => ErrorKind::Unsupported,
             DaxError::Limit(limit) => limit.kind(),
             DaxError::WouldBlock { .. } => ErrorKind::WouldBlock,
             DaxError::TooLong { .. } => ErrorKind::FileTooLarge,

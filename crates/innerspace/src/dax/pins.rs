@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use crate::exec::reentry::is_in_task;
-use crate::sync::{Condvar, Mutex, WaitEnd, thread};
+use crate::sync::{Condvar, Mutex, thread};
 
 /// The pins of one file.
 #[derive(Default)]
@@ -83,11 +83,7 @@ impl Pins {
             if left.is_zero() {
                 return false;
             }
-            let end;
-            (state, end) = self.ended.wait_timeout(state, left);
-            if end == WaitEnd::TimedOut && state.first_in(pages).is_some() {
-                return false;
-            }
+            (state, _) = self.ended.wait_timeout(state, left);
         }
         true
     }

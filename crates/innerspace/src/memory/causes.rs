@@ -57,10 +57,8 @@ fn below(error: &AnyError) -> Option<&AnyError> {
     if let Some(error) = error.downcast_ref::<io::Error>() {
         return error.get_ref().map(|inner| inner as _);
     }
-    if let Some(FileError::Store { source, .. }) = error.downcast_ref() {
-        return Some(&**source);
-    }
     match error.downcast_ref() {
+        Some(FileError::Store { source, .. }) => return Some(&**source),
         Some(FileError::Unwritten { source, .. }) => return Some(&**source),
         Some(FileError::Limit(error)) => return Some(error),
         _ => {}

@@ -72,22 +72,18 @@ impl Counters {
 
     /// Returns how many times `event` happened.
     pub(crate) fn sum(&self, event: Event) -> u64 {
-        let of_stripe = |stripe: &Stripe| stripe.0[event as usize].load(Ordering::Relaxed);
-        self.stripes
-            .iter()
-            .map(of_stripe)
-            .fold(0, u64::wrapping_add)
+        self.sum_at(event as usize)
+    }
+
+    fn sum_at(&self, event: usize) -> u64 {
+        let stripes = self.stripes.iter();
+        let counts = stripes.map(|stripe| stripe.0[event].load(Ordering::Relaxed));
+        counts.fold(0, u64::wrapping_add)
     }
 
     /// Returns all sums. Gauges are 0, for the caller to fill in.
     pub(crate) fn totals(&self) -> Totals {
-        let mut sums = [0u64; EVENTS];
-        for stripe in self.stripes.iter() {
-            for (sum, counter) in sums.iter_mut().zip(&stripe.0) {
-                *sum = sum.wrapping_add(counter.load(Ordering::Relaxed));
-            }
-        }
-        Totals::from_sums(sums)
+        Totals::from_sums(std::array::from_fn(|event| self.sum_at(event)))
     }
 }
 

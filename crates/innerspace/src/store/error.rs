@@ -155,19 +155,16 @@ texts! {
 impl StoreErrorKind {
     /// Returns the kind of an error that a store returned.
     pub fn of(error: &io::Error) -> StoreErrorKind {
-        match error
-            .get_ref()
-            .and_then(|inner| inner.downcast_ref::<StoreError>())
-        {
-            Some(StoreError::Shrank { .. }) => return StoreErrorKind::Shrank,
-            Some(StoreError::ShortRead { .. }) => return StoreErrorKind::ShortRead,
-            Some(StoreError::Changed) => return StoreErrorKind::Changed,
-            Some(StoreError::ReadOnly) => return StoreErrorKind::ReadOnly,
-            Some(StoreError::Device | StoreError::NoPower) => return StoreErrorKind::Io,
-            Some(StoreError::WriteZero { .. } | StoreError::Abandoned) => {
-                return StoreErrorKind::Other;
-            }
-            None => {}
+        let own = error.get_ref().and_then(|inner| inner.downcast_ref());
+        if let Some(own) = own {
+            return match own {
+                StoreError::Shrank { .. } => StoreErrorKind::Shrank,
+                StoreError::ShortRead { .. } => StoreErrorKind::ShortRead,
+                StoreError::Changed => StoreErrorKind::Changed,
+                StoreError::ReadOnly => StoreErrorKind::ReadOnly,
+                StoreError::Device | StoreError::NoPower => StoreErrorKind::Io,
+                StoreError::WriteZero { .. } | StoreError::Abandoned => StoreErrorKind::Other,
+            };
         }
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreErrorKind::NoSpace,
