@@ -205,12 +205,17 @@ impl Log {
     fn take_bits(&mut self, range: &Range<u64>, mut each: impl FnMut(u64)) {
         let leaves = leaf_number(range.start)..=leaf_number(range.end - 1);
         let emptied = self.stored.extract_if(leaves, |leaf, bits| {
-            for slot in 0..SLOTS {
-                let page = leaf * table::span(1) + ((slot as u64) << PAGE_SHIFT);
-                let bit = 1 << (slot % 64);
-                if bits[slot / 64] & bit != 0 && range.contains(&page) {
-                    bits[slot / 64] &= !bit;
-                    each(page);
+            for (group, word) in bits.iter_mut().enumerate() {
+                let mut left = *word;
+                while left != 0 {
+                    let slot = group as u64 * 64 + u64::from(left.trailing_zeros());
+                    let page = leaf * table::span(1) + (slot << PAGE_SHIFT);
+                    let bit = left & left.wrapping_neg();
+                    left ^= bit;
+                    if range.contains(&page) {
+                        *word ^= bit;
+                        each(page);
+                    }
                 }
             }
             *bits == [0; BITS]

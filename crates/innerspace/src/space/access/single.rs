@@ -189,8 +189,9 @@ impl Core {
         self.access_before::<S, T>(at, what, None, act)
     }
 
-    /// Does the same for an access that goes on at `next`. If the page of `next` is there, its
-    /// bytes are prefetched: the processor fetches ahead by itself, but not past the end of a page.
+    /// Does the same for an access that goes on at `next`. If both pages are there, the bytes at
+    /// `next` are prefetched: the processor fetches ahead by itself, but not past the end of a
+    /// page.
     #[inline(always)]
     pub(crate) fn access_before<S: Sectioned, T>(
         &mut self,

@@ -188,6 +188,10 @@ impl<'space> FaultState<'space> {
                     self.file = FilePage::None;
                     self.space.pool.counters.count(Event::GateWait);
                     self.space.gate.wait_open(self.at.0);
+                    // The caller looks again, and mostly finds a page that needs no fault.
+                    if self.page.is_none() && self.spares.aside.is_empty() {
+                        return Ok(());
+                    }
                 }
                 Step::Nodes => {
                     self.file = FilePage::None;

@@ -48,9 +48,9 @@ use crate::space::table::pte::{self, Holds, Pte, VALID_W};
 use crate::space::tlb::translator::GATE_MAIL;
 use crate::space::vma::set::VmaSet;
 use crate::stats::Event;
+use crate::sync::Arc;
 use crate::sync::gate::Writer;
 use crate::sync::raw::AtomicU64;
-use crate::sync::{Arc, failpoint};
 use crate::{FrameId, PAGE_SIZE, VirtAddr};
 
 /// The number of restores in place from one comparison of steady pages to the next.
@@ -97,7 +97,6 @@ fn restore_by_dropping(
     let revision = writer.revision + 1;
     let (restored, leftover) = space.replace_all(&mut writer, &vmas, |detached| {
         space.changes.end(space.payer());
-        failpoint!(GateClosed);
         let table = nodes.restore_table(space.root, image.root, detached);
         table.map_err(|_| SpaceError::TooManyForks)?;
         space.changes.set(Record::new(image.id, revision));

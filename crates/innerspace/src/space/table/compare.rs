@@ -5,6 +5,7 @@ use super::nodes::{Detached, Nodes, TooManyForks, child_word};
 use super::pte::{self, Holds, Pte};
 use crate::FrameId;
 use crate::space::core::address::{ROOT_LEVEL, SLOTS, span};
+use crate::sync::failpoint;
 use crate::sync::raw::{AtomicU64, Ordering};
 
 /// A change of one word of an upper node at `level`.
@@ -34,15 +35,19 @@ impl<'pool> Nodes<'pool> {
     ) -> Result<(), TooManyForks> {
         let mut changes = Vec::new();
         let counted = self.count_new(ours, theirs, ROOT_LEVEL, &mut changes);
+        failpoint!(GateClosed);
         for change in changes {
-            let (kept, dropped) = match counted {
-                Ok(()) => (change.new, change.old),
-                Err(TooManyForks) => (change.old, change.new),
+            let dropped = match counted {
+                Ok(()) => {
+                    // Release: pairs with the acquire of walkers in `child`. The subtree itself was
+                    // published long ago.
+                    let word = change.new.map_or(0, child_word);
+                    change.word.store(word, Ordering::Release);
+                    change.old
+                }
+                // The word stays as it is: a revoker may have unlinked its leaf of zeros.
+                Err(TooManyForks) => change.new,
             };
-            // Release: pairs with the acquire of walkers in `child`. The subtree itself was
-            // published long ago.
-            let word = kept.map_or(0, child_word);
-            change.word.store(word, Ordering::Release);
             let dropped = dropped.map(|node| (node, change.level - 1));
             detached.nodes.extend(dropped);
         }
