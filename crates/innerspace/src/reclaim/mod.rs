@@ -16,6 +16,7 @@
 //! | [`lists`] | each group's lists, batches, refaults, eviction policies |
 //! | [`owners`] | [`Owner`]: the upcall to a file; the registered owners; the shadows they left |
 //! | [`defer`] | work that waits for a grace period |
+//! | [`progress`] | work under way, and waits for its end |
 //! | [`sampling`] | the miss curve: what a larger or smaller memory would find |
 //! | [`scope`] | a thread's state towards a pool: in a call to a store, in a trial |
 //! | [`watched`] | pages of files that code was fetched from |
@@ -112,6 +113,7 @@ mod evict;
 mod lists;
 mod owners;
 mod pool;
+mod progress;
 mod sampling;
 mod scope;
 mod uses;

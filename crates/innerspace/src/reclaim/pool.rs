@@ -2,9 +2,9 @@
 
 use super::background::Background;
 use super::defer::RetireQueue;
-use super::evict::Progress;
 use super::lists::{Evictable, EvictionPolicy, Lru, LruState, Refault, pages_of, thread_batch};
 use super::owners::{LeftShadow, OwnerId, Owners, Shadows};
+use super::progress::Progress;
 use super::sampling::{MissCurve, SAMPLER_BYTES, Sampler};
 use super::scope::{Scope, StoreScope};
 use super::watched::WatchedPages;
@@ -42,6 +42,8 @@ pub(crate) struct Pool {
     pub(crate) owners: Owners,
     pub(super) retired: RetireQueue<Retired>,
     shadows: Shadows,
+    /// The threads that are freeing memory or aging pages now. A request that finds nothing to free
+    /// waits for them before it fails, because the frames that they have isolated are on no list.
     pub(super) progress: Progress,
     pub(crate) background: Background,
     pub(super) sampler: Option<Sampler>,

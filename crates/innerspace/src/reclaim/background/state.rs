@@ -2,18 +2,20 @@
 //! service thread.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::group::GroupId;
 use crate::reclaim::owners::{Io, OwnerId};
+use crate::reclaim::progress::Progress;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Condvar, Mutex, WaitEnd};
+use crate::sync::{Condvar, Mutex};
 use crate::units::PageCount;
 
 /// If more than this many hundredths of the memory are dirty, blocks of any age are written.
 const DIRTY_PERCENT: u64 = 20;
 
 /// The state of the background work of one pool.
+#[derive(Default)]
 pub(crate) struct Background {
     /// The number of free pages below which eviction begins.
     pub(super) low: u64,
@@ -29,7 +31,7 @@ pub(crate) struct Background {
     clock: AtomicU64,
     /// The last tick in which every owner was called to flush old blocks.
     pub(super) flushed_at: AtomicU64,
-    /// The owner that was called last.
+    /// The number of the owner that was called last; 0 at first.
     last_owner: AtomicU32,
     /// Whether reclaim met dirty blocks that it needs written.
     flush_wanted: AtomicBool,
@@ -43,19 +45,8 @@ pub(crate) struct Background {
     wake: Condvar,
     /// Whether threads of the memory write, each for one owner.
     served: AtomicBool,
-    flushing: Mutex<Flushing>,
-    /// Notified when `ended` in `flushing` changes.
-    flushed: Condvar,
-}
-
-/// The flushes that are left to threads of the memory.
-#[derive(Default)]
-struct Flushing {
-    /// Flushes that were requested and are not over.
-    pending: u32,
-    /// Flushes that are over, plus the times that no owner had anything to flush while none was
-    /// pending.
-    ended: u64,
+    /// The flushes that are left to threads of the memory.
+    flushing: Progress,
 }
 
 impl Background {
@@ -65,19 +56,7 @@ impl Background {
             low,
             high: low * 2,
             total: total.0,
-            evicting: AtomicBool::new(false),
-            futile_at: AtomicU64::new(0),
-            clock: AtomicU64::new(0),
-            flushed_at: AtomicU64::new(0),
-            last_owner: AtomicU32::new(OwnerId::NONE.0),
-            flush_wanted: AtomicBool::new(false),
-            over_high: Mutex::default(),
-            wanted: AtomicBool::new(false),
-            sleep: Mutex::new(()),
-            wake: Condvar::new(),
-            served: AtomicBool::new(false),
-            flushing: Mutex::default(),
-            flushed: Condvar::new(),
+            ..Background::default()
         }
     }
 
@@ -122,19 +101,15 @@ impl Background {
         self.served.load(Ordering::Relaxed)
     }
 
-    /// Counts a flush that is left to a thread of the memory.
-    pub(super) fn begin_flush(&self) {
-        self.flushing.lock().pending += 1;
+    /// Begins a flush that is left to a thread of the memory, and returns its ticket.
+    pub(super) fn begin_flush(&self) -> u64 {
+        self.flushing.enter()
     }
 
     /// Ends such a flush. `has_cleaned` tells whether pages became clean: then there may be
     /// something to evict now, and more to write.
-    pub(super) fn end_flush(&self, has_cleaned: bool) {
-        let mut flushing = self.flushing.lock();
-        flushing.pending -= 1;
-        flushing.ended += 1;
-        drop(flushing);
-        self.flushed.notify_all();
+    pub(super) fn end_flush(&self, ticket: u64, has_cleaned: bool) {
+        self.flushing.leave(ticket);
         if has_cleaned {
             self.futile_at.store(0, Ordering::Relaxed);
             self.kick();
@@ -143,37 +118,23 @@ impl Background {
 
     /// Returns the number of flushes that were left to threads and are over.
     pub(crate) fn flushes(&self) -> u64 {
-        self.flushing.lock().ended
+        self.flushing.finished()
     }
 
     /// Notes that every owner was called to flush. If no flush is pending, this ends the wait of
     /// those that wait for one.
     pub(super) fn note_all_asked(&self) {
-        let mut flushing = self.flushing.lock();
-        if flushing.pending == 0 {
-            flushing.ended += 1;
-            drop(flushing);
-            self.flushed.notify_all();
-        }
+        self.flushing.note_idle();
     }
 
     /// Waits until the number of flushes that are over is no longer `before`, at most for
     /// `timeout`. Returns false if no thread makes flushes.
     pub(crate) fn wait_for_flush(&self, before: u64, timeout: Duration) -> bool {
-        if !self.is_served() {
-            return false;
+        let is_served = self.is_served();
+        if is_served {
+            self.flushing.wait_for_end(before, timeout);
         }
-        let deadline = Instant::now() + timeout;
-        let mut flushing = self.flushing.lock();
-        while flushing.ended == before {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let (woken, end) = self.flushed.wait_timeout(flushing, left);
-            flushing = woken;
-            if end == WaitEnd::TimedOut {
-                break;
-            }
-        }
-        true
+        is_served
     }
 
     /// Makes the next step bring `group` under its `high`.

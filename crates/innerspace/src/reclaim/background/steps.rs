@@ -34,15 +34,16 @@ pub(crate) enum Step {
 #[must_use = "the flush is over when this is dropped"]
 pub(crate) struct LeftFlush {
     pool: Arc<Pool>,
+    ticket: u64,
     /// Whether pages became clean.
     pub(crate) has_cleaned: bool,
 }
 
 impl LeftFlush {
     pub(crate) fn begin(pool: &Arc<Pool>) -> LeftFlush {
-        pool.background.begin_flush();
         LeftFlush {
             pool: pool.clone(),
+            ticket: pool.background.begin_flush(),
             has_cleaned: false,
         }
     }
@@ -50,7 +51,7 @@ impl LeftFlush {
 
 impl Drop for LeftFlush {
     fn drop(&mut self) {
-        self.pool.background.end_flush(self.has_cleaned);
+        (self.pool.background).end_flush(self.ticket, self.has_cleaned);
     }
 }
 

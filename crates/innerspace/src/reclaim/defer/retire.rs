@@ -9,8 +9,9 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
+use crate::reclaim::progress::{Progress, Working};
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::{Condvar, Mutex, Rank, failpoint};
+use crate::sync::{Mutex, Rank, failpoint};
 
 /// The number of entries at which the queue is to be flushed at the next safe point.
 const FLUSH_AT: usize = 64;
@@ -30,8 +31,8 @@ pub(crate) struct RetireQueue<T> {
     fresh: AtomicUsize,
     /// The number of entries that are held back. A hint, too.
     held: AtomicUsize,
-    /// Notified when a batch has been freed.
-    freed: Condvar,
+    /// The batches that are not freed yet.
+    freeing: Progress,
 }
 
 /// The space whose sessions may hold an entry, and the entry.
@@ -43,10 +44,6 @@ struct State<T> {
     held: BTreeMap<u64, Vec<(u64, T)>>,
     /// The number of batches taken so far, which is the number of the next one.
     taken: u64,
-    /// The numbers of the batches that are not freed yet.
-    open: Vec<u64>,
-    /// The number of threads that wait for a batch.
-    waiting: u32,
 }
 
 impl<T> Default for RetireQueue<T> {
@@ -55,14 +52,12 @@ impl<T> Default for RetireQueue<T> {
             fresh: Vec::new(),
             held: BTreeMap::new(),
             taken: 0,
-            open: Vec::new(),
-            waiting: 0,
         };
         RetireQueue {
             state: Mutex::ranked(Rank::Retire, state),
             fresh: AtomicUsize::new(0),
             held: AtomicUsize::new(0),
-            freed: Condvar::new(),
+            freeing: Progress::default(),
         }
     }
 }
@@ -73,6 +68,7 @@ pub(crate) struct Batch<'q, T> {
     queue: &'q RetireQueue<T>,
     number: u64,
     entries: Vec<Entry<T>>,
+    _freeing: Working<'q>,
 }
 
 impl<T> Batch<'_, T> {
@@ -113,10 +109,6 @@ impl<T> Batch<'_, T> {
 impl<T> Drop for Batch<'_, T> {
     fn drop(&mut self) {
         let _ = FREEING.try_with(|depth| depth.set(depth.get() - 1));
-        let mut state = self.queue.state.lock();
-        state.open.retain(|number| *number != self.number);
-        drop(state);
-        self.queue.freed.notify_all();
     }
 }
 
@@ -159,6 +151,9 @@ impl<T> RetireQueue<T> {
         if self.len() == 0 {
             return None;
         }
+        // The batch counts as under way before it takes the entries. So each of them is in the
+        // queue, or in a batch that is waited for.
+        let freeing = self.freeing.begin();
         let mut state = self.state.lock();
         if state.fresh.is_empty() && state.held.is_empty() {
             return None;
@@ -167,15 +162,13 @@ impl<T> RetireQueue<T> {
         self.note(&state);
         let number = state.taken;
         state.taken += 1;
-        // The batch is listed in the same critical section that takes the entries: so each of them
-        // is in the queue, or in a batch listed here.
-        state.open.push(number);
         drop(state);
         let _ = FREEING.try_with(|depth| depth.set(depth.get() + 1));
         Some(Batch {
             queue: self,
             number,
             entries,
+            _freeing: freeing,
         })
     }
 
@@ -185,13 +178,7 @@ impl<T> RetireQueue<T> {
         if FREEING.try_with(Cell::get).unwrap_or(1) > 0 {
             return;
         }
-        let mut state = self.state.lock();
-        let through = state.taken;
-        while state.open.iter().any(|number| *number < through) {
-            state.waiting += 1;
-            state = self.freed.wait(state);
-            state.waiting -= 1;
-        }
+        self.freeing.wait_for_others(0, None);
     }
 }
 
@@ -202,7 +189,7 @@ mod for_tests {
     impl<T> RetireQueue<T> {
         /// Whether a thread is waiting for a batch that another one frees.
         pub(crate) fn is_waited_for(&self) -> bool {
-            self.state.lock().waiting > 0
+            self.freeing.is_waited_for()
         }
     }
 }

@@ -5,15 +5,12 @@
 //! | [`cluster`] | frames taken off a list, aged, judged, written and evicted |
 //! | [`passes`] | one call: increasingly thorough passes over the groups of a subtree |
 //! | [`room`] | rounds: when to try again, when to wait for another thread, when to give up |
-//! | [`progress`] | which threads are freeing memory now |
 //! | [`aging`] | clearing accessed bits of mapped pages before memory is full |
 
 mod aging;
 mod cluster;
 mod passes;
-mod progress;
 mod room;
 
 pub(super) use aging::age_if_due;
-pub(super) use progress::Progress;
 pub(super) use room::{Room, Rounds};

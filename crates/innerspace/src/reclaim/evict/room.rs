@@ -157,7 +157,7 @@ impl Pool {
         if shrunk.dirty.0 > 0 && self.background.wait_for_flush(flushes, OTHERS_WAIT) {
             return Waited::Perhaps;
         }
-        if self.progress.wait_for_others(finished, OTHERS_WAIT) {
+        if self.progress.wait_for_others(finished, Some(OTHERS_WAIT)) {
             return Waited::Perhaps;
         }
         if shrunk.referenced {

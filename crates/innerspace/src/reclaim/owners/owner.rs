@@ -6,14 +6,9 @@ use crate::group::GroupId;
 use crate::reclaim::lists::CLOCK_BITS;
 use crate::units::{FrameId, PageCount};
 
-/// Names a registered [`Owner`] in a frame's metadata.
+/// Names a registered [`Owner`] in a frame's metadata. A frame of owner 0 cannot be evicted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct OwnerId(pub(crate) u32);
-
-impl OwnerId {
-    /// No owner: the frame cannot be evicted.
-    pub(crate) const NONE: OwnerId = OwnerId(0);
-}
 
 /// Which stores may be called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,0 +1,128 @@
+//! Work under way, and waits for its end.
+
+use std::time::{Duration, Instant};
+
+use crate::sync::{Condvar, Mutex, WaitEnd};
+
+/// Pieces of work of one kind that are under way now, in any thread.
+#[derive(Default)]
+pub(crate) struct Progress {
+    state: Mutex<State>,
+    /// Notified when a piece of work has ended.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Tickets of the pieces that are under way.
+    working: Vec<u64>,
+    /// Tickets given out.
+    started: u64,
+    /// Tickets given back, plus the calls of [`Progress::note_idle`] while none was out.
+    finished: u64,
+    /// The number of threads that wait.
+    waiting: u32,
+}
+
+/// A piece of work, which is under way until this is dropped.
+#[must_use = "dropping it says that the work is done"]
+pub(crate) struct Working<'a> {
+    progress: &'a Progress,
+    ticket: u64,
+}
+
+impl Progress {
+    pub(crate) fn begin(&self) -> Working<'_> {
+        Working {
+            progress: self,
+            ticket: self.enter(),
+        }
+    }
+
+    /// Begins a piece of work that ends by [`Progress::leave`], and returns its ticket.
+    pub(super) fn enter(&self) -> u64 {
+        let mut state = self.state.lock();
+        let ticket = state.started;
+        state.started += 1;
+        state.working.push(ticket);
+        ticket
+    }
+
+    /// Ends the piece of work with this ticket.
+    pub(super) fn leave(&self, ticket: u64) {
+        let mut state = self.state.lock();
+        state.working.retain(|other| *other != ticket);
+        state.finished += 1;
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// If nothing is under way, ends the waits for the end of any work.
+    pub(super) fn note_idle(&self) {
+        let mut state = self.state.lock();
+        if state.working.is_empty() {
+            state.finished += 1;
+            drop(state);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Returns how many pieces of work have ended so far.
+    pub(super) fn finished(&self) -> u64 {
+        self.state.lock().finished
+    }
+
+    /// Waits until some work has ended since the count was `finished`, at most for `timeout`.
+    pub(super) fn wait_for_end(&self, finished: u64, timeout: Duration) {
+        self.wait(Some(timeout), |state| state.finished != finished);
+    }
+
+    /// Waits until all work that is under way now has ended, at most for `timeout`. Work that
+    /// begins later is not waited for, and the caller has none under way. Returns false if nothing
+    /// is under way and nothing has ended since the count was `finished`.
+    pub(super) fn wait_for_others(&self, finished: u64, timeout: Option<Duration>) -> bool {
+        let state = self.state.lock();
+        let now = state.started;
+        let others = state.finished != finished || !state.working.is_empty();
+        drop(state);
+        self.wait(timeout, |state| {
+            state.working.iter().all(|ticket| *ticket >= now)
+        });
+        others
+    }
+
+    fn wait(&self, timeout: Option<Duration>, is_over: impl Fn(&State) -> bool) {
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let mut end = WaitEnd::Woken;
+        let mut state = self.state.lock();
+        while !is_over(&state) && end == WaitEnd::Woken {
+            state.waiting += 1;
+            (state, end) = match deadline {
+                None => (self.changed.wait(state), WaitEnd::Woken),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    self.changed.wait_timeout(state, left)
+                }
+            };
+            state.waiting -= 1;
+        }
+    }
+}
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        self.progress.leave(self.ticket);
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod for_tests {
+    use super::*;
+
+    impl Progress {
+        /// Whether a thread is waiting for the end of work.
+        pub(crate) fn is_waited_for(&self) -> bool {
+            self.state.lock().waiting > 0
+        }
+    }
+}
