@@ -14,7 +14,6 @@ use super::lookaside::Lookaside;
 use super::magazine::{Allocator, Source};
 use super::meta::{Kind, Meta};
 use super::owned::{Bytes, OwnedFrame};
-use super::singles::{MOST, Singles};
 use super::tag::Tag;
 use super::wait_table::{DEFAULT_PATIENCE, WaitTable};
 use super::zeroed_array::ZeroedArray;
@@ -207,28 +206,6 @@ impl Frames {
         OwnedFrame::new(self, id, order, bytes)
     }
 
-    /// Takes up to `most` single frames, but only as many as one turn at the thread's magazine
-    /// gives. It may take none although some are free.
-    pub(crate) fn alloc_singles(&self, most: usize) -> Singles<'_> {
-        let mut ids = [FrameId(0); MOST];
-        let wanted = &mut ids[..most.min(MOST)];
-        let taken = self.allocator.take_singles(&self.metas, wanted);
-        Singles::new(self, ids, taken)
-    }
-
-    /// Makes a frame of [`Singles`] an owned one.
-    #[inline(always)]
-    pub(super) fn begin_single(&self, id: FrameId) -> OwnedFrame<'_> {
-        self.begin(id, 0)
-    }
-
-    /// Frees frames of [`Singles`] that were not made owned.
-    pub(super) fn give_back(&self, ids: &mut [FrameId]) {
-        if !ids.is_empty() {
-            self.allocator.give_singles(&self.metas, ids);
-        }
-    }
-
     /// Returns, as a hint, the frame that this thread gets next. `None` if it is not known, or if
     /// prefetches have no effect here.
     #[inline(always)]
@@ -254,12 +231,6 @@ impl Frames {
     pub(super) fn prefetch_meta(&self, id: FrameId) {
         // A prefetch is allowed for every address.
         copy::prefetch_line(self.metas.as_ptr().wrapping_add(id.index()).cast());
-    }
-
-    /// Prefetches the bytes of a free frame for writing.
-    #[inline(always)]
-    pub(super) fn prefetch_to_write(&self, id: FrameId) {
-        copy::prefetch_page_to_write(self.host(id));
     }
 
     /// Frees the block that starts at `id`. Its hold word must be 0.

@@ -187,27 +187,6 @@ impl Allocator {
         own.enter(&self.drains)?.top()
     }
 
-    /// Takes single frames in one turn at the thread's magazine, which is filled when it is empty.
-    /// Returns how many. If none, [`Allocator::take`] has to go to the lists.
-    pub(super) fn take_singles(&self, metas: &[Meta], into: &mut [FrameId]) -> usize {
-        if self.capacity == 0 {
-            return 0;
-        }
-        let taken = self.with_magazine(|magazine| {
-            let mut taken = 0;
-            for place in into {
-                let popped = magazine.pop();
-                let Some(id) = popped.or_else(|| self.take_half(metas, magazine)) else {
-                    break;
-                };
-                *place = id;
-                taken += 1;
-            }
-            taken
-        });
-        taken.unwrap_or(0)
-    }
-
     #[cold]
     fn take_listed(&self, metas: &[Meta], order: u8, source: Source) -> Option<FrameId> {
         let listed = self.take_block(metas, order, source);

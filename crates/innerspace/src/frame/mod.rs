@@ -14,7 +14,7 @@
 //! - `listing`, `list`: a frame's place on the LRU lists; lists threaded through the metadata
 //! - `tag`, `lookaside`: a frame's tag, which names its block and file; the places where blocks
 //!   were last found
-//! - `owned`, `singles`: a frame that no other thread can see; several such frames taken together
+//! - `owned`: a frame that no other thread can see
 //! - `marks`: hot blocks, whose use makes no mark, so that a view checks only the hold word
 //! - `pinned`: slices of published frames and stores to them, kept apart by the hold word
 //! - `detached`: views of blocks that have left their files
@@ -76,8 +76,6 @@ mod owned;
 mod pinned;
 #[cfg(not(loom))]
 mod row;
-#[cfg(not(loom))]
-mod singles;
 mod stack;
 pub(crate) mod tag;
 #[cfg(all(test, not(loom), not(shuttle)))]
@@ -117,8 +115,6 @@ pub(crate) use owned::OwnedFrame;
 pub(crate) use pinned::{Grip, Guessed, Here, Pinned, Taken, ViewOwner};
 #[cfg(not(loom))]
 pub(crate) use row::{Next, Row};
-#[cfg(not(loom))]
-pub(crate) use singles::{MOST as MOST_SINGLES, Singles};
 pub(crate) use tag::{HeldOf, TAGGED_BYTES, Tag, Tags};
 pub(crate) use wait_table::{Bit, Sleeper};
 #[cfg(not(loom))]

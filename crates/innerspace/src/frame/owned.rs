@@ -9,7 +9,7 @@ use super::frames::Frames;
 use super::hold::HoldState;
 use super::meta::{Kind, Meta};
 use crate::sync::raw::AtomicU64;
-use crate::sys::copy::{self, Quarter};
+use crate::sys::copy::{self, Quarter, Streaming};
 use crate::{FrameId, PAGE_SIZE};
 
 /// A block of `1 << order` frames that has one owner. Dropping it frees the block; publishing
@@ -123,6 +123,27 @@ impl<'f> OwnedFrame<'f> {
         unsafe { copy::copy_still(self.bytes_mut(), from) }
     }
 
+    /// Copies pages past the caches into frames, one each, until there are no more of either.
+    /// Returns false, and copies nothing, if that would gain nothing.
+    pub(crate) fn stream_in<'a>(
+        frames: impl Iterator<Item = &'a mut OwnedFrame<'f>>,
+        pages: &[[u8; PAGE_SIZE]],
+    ) -> bool
+    where
+        'f: 'a,
+    {
+        let Some(streaming) = Streaming::begin() else {
+            return false;
+        };
+        for (frame, page) in frames.zip(pages) {
+            frame.bytes = Bytes::Unknown;
+            // SAFETY: a frame is 4096 bytes at least, page-aligned. It is exclusively borrowed
+            // until `streaming` was dropped.
+            unsafe { streaming.copy_page(frame.start.as_ptr(), page) };
+        }
+        true
+    }
+
     /// Replaces each of the block's words by the result of `change`.
     #[inline]
     pub(crate) fn change_words(&mut self, mut change: impl FnMut(u64) -> u64) {
@@ -185,6 +206,11 @@ impl<'f> OwnedFrame<'f> {
     #[inline(always)]
     pub(crate) fn prefetch(&self, quarter: Quarter) {
         copy::prefetch_quarter_to_write(self.start.as_ptr(), quarter);
+    }
+
+    /// Prefetches the whole frame for writing.
+    pub(crate) fn prefetch_whole(&self) {
+        copy::prefetch_page_to_write(self.start.as_ptr());
     }
 
     /// Returns the metadata, with its atomic setters.

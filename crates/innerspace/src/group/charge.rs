@@ -57,17 +57,6 @@ impl Charge<'_> {
         self.source == Source::Stock
     }
 
-    /// Splits `pages` off, as a charge of their own.
-    ///
-    /// # Panics
-    /// If the charge has fewer.
-    #[inline]
-    pub(crate) fn split(&mut self, pages: PageCount) -> Self {
-        let left = self.pages.0.checked_sub(pages.0);
-        self.pages = PageCount(left.expect("a charge is split into parts of it"));
-        Charge { pages, ..*self }
-    }
-
     /// Ends the guard. The pages stay charged until the caller gives them back by
     /// [`GroupTree::uncharge`].
     pub(crate) fn commit(self) -> GroupId {
@@ -82,10 +71,7 @@ impl Drop for Charge<'_> {
     // read from there each time that it moves.
     #[inline(always)]
     fn drop(&mut self) {
-        // A charge of 0 pages has given all of its pages to others.
-        if self.pages.0 > 0 {
-            self.tree.give_back(self.group, self.pages, self.over_high);
-        }
+        self.tree.give_back(self.group, self.pages, self.over_high);
     }
 }
 
@@ -195,28 +181,6 @@ impl GroupTree {
             self.note_peaks(group, added, stocked);
         }
         added.is_ok()
-    }
-
-    /// Charges up to `most` pages: as many as the thread has in stock, which is filled if it is
-    /// empty. Returns `None` where a limit is too near for a refill. Then nothing was refused or
-    /// counted: use [`GroupTree::try_charge`].
-    pub(crate) fn try_charge_some(&self, group: GroupId, most: PageCount) -> Option<Charge<'_>> {
-        let number = thread_number();
-        let most = self.stocks.at_most(most.0);
-        let (pages, source) = match self.stocks.charge_some(number, group, most) {
-            0 if most > 0 && self.stocks.refill(self, number, group, most) => {
-                (most, Source::Levels)
-            }
-            0 => return None,
-            pages => (pages, Source::Stock),
-        };
-        Some(Charge {
-            tree: self,
-            group,
-            pages: PageCount(pages),
-            over_high: None,
-            source,
-        })
     }
 
     #[cold]

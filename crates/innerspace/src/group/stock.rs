@@ -209,25 +209,6 @@ impl Stocks {
         matches!(change, Change::Made(_))
     }
 
-    /// Returns `pages`, or the size of a first batch if that is smaller.
-    pub(super) fn at_most(&self, pages: u64) -> u64 {
-        pages.min(self.batches.first.into())
-    }
-
-    /// Charges up to `most` pages from the stock of the thread with this number, and returns how
-    /// many.
-    pub(super) fn charge_some(&self, number: usize, group: GroupId, most: u64) -> u64 {
-        let some = |word: Slot| most.min(word.count().into());
-        let change = self.change(number, group, |word| {
-            let any = word.group() == group && some(word) > 0;
-            any.then(|| word.minus(group, some(word))).flatten()
-        });
-        match change {
-            Change::Made(before) => some(before),
-            Change::NotMade | Change::Draining => 0,
-        }
-    }
-
     /// Puts pages that were charged to `group` in stock. Pages that do not fit are taken off the
     /// levels.
     #[inline]

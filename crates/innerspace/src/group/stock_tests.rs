@@ -38,28 +38,6 @@ fn seen(tree: &GroupTree, id: GroupId) -> (u64, u64) {
     (tree.charged(id).0, tree.usage(id).0)
 }
 
-// spec: M5
-#[test]
-fn what_the_stock_has_is_charged_at_once_and_a_limit_is_left_to_who_asks_for_one() {
-    let (tree, group) = stocked(100);
-    let mut charge = tree.try_charge_some(group, pages(16)).unwrap();
-    assert_eq!((charge.pages(), charge.is_from_stock()), (pages(16), false));
-    assert_eq!(seen(&tree, group), (64, 16));
-    let one = charge.split(pages(1));
-    assert_eq!((charge.pages(), one.pages()), (pages(15), pages(1)));
-    drop(charge);
-    assert_eq!(tree.usage(group).0, 1);
-    let all = tree.try_charge_some(group, pages(1_000)).unwrap();
-    assert_eq!((all.pages(), all.is_from_stock()), (pages(63), true));
-    // Another batch would pass the limit; 36 pages would not.
-    assert!(tree.try_charge_some(group, pages(1)).is_none());
-    assert_eq!(tree.events(group).refused, 0);
-    assert_eq!(seen(&tree, group), (64, 64));
-    let rest = tree.try_charge(group, pages(36)).unwrap();
-    drop((one, all, rest));
-    assert_eq!(tree.usage(group).0, 0);
-}
-
 #[test]
 fn a_page_is_charged_below_max_and_high_and_who_gets_none_was_not_refused() {
     let (tree, group) = stocked(100);

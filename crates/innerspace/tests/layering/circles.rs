@@ -14,7 +14,7 @@ use super::{Written, expand, ident, is_punct, module_of, sources, tokens};
 /// or away from the code that works on it.
 const CIRCLES: [&[&str]; 3] = [
     &["cache::core", "cache::core::ready_list", "cache::service"],
-    &["frame::frames", "frame::owned", "frame::singles"],
+    &["frame::frames", "frame::owned"],
     &["store::file::ring::flights", "store::request"],
 ];
 

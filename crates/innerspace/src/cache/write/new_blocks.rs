@@ -15,7 +15,7 @@
 //! not enough (a node is missing, a block is there, the last page is not whole, there is now a
 //! mapping), the page is freed, and its bytes take the path of other writes.
 //!
-//! **Runs.** A long write takes the resources for up to [`MOST_SINGLES`] whole pages together:
+//! **Runs.** A long write takes the resources for up to [`RUN`] whole pages together:
 //! charges, frames, places in the index, in the dirty index and on the list. If these cannot be had
 //! without waiting, the first of the pages is written alone, and waits, reclaims or fails alone. So
 //! a write that fails half-way has written the pages before the failing one, and no more.
@@ -36,11 +36,14 @@ use crate::cache::errors::FileError;
 use crate::cache::index::spare_nodes::SpareNodes;
 use crate::cache::lookup::get::Basis;
 use crate::cache::write::in_place::clear_tail_before;
-use crate::frame::{Dropped, FlagSet, HoldState, MOST_SINGLES};
+use crate::frame::{Dropped, FlagSet, HoldState, OwnedFrame};
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::sync::atomic::Ordering;
 use crate::sys::copy::Quarter;
 use crate::units::{FrameId, PAGE_SIZE};
+
+/// The most pages of a run.
+const RUN: u64 = 16;
 
 /// The new content of a part of a block.
 #[derive(Clone, Copy, Debug)]
@@ -315,32 +318,33 @@ pub(crate) fn write_new_run(
         return Ok(0);
     }
     let first = offset >> core.block_shift();
-    let room = dirty_room(core, whole.min(MOST_SINGLES as u64));
+    let room = dirty_room(core, whole.min(RUN));
     let absent = absent_from(core, first, room);
     if absent < 2 {
         return Ok(0);
     }
     clear_tail_before(core, (first + absent) << core.block_shift())?;
-    let Some(mut frames) = core.pool.alloc_some(core.id.group.id(), absent as usize) else {
+    let mut frames = core.pool.alloc_some(core.id.group.id(), absent as usize);
+    if frames.is_empty() {
         return Ok(0);
-    };
-    let (pages, _) = bytes.as_chunks::<PAGE_SIZE>();
-    let filled = caches == Caches::Past && frames.stream_in(pages);
-    let mut ids = [FrameId(0); MOST_SINGLES];
-    let mut count = 0;
-    for (id, page) in ids.iter_mut().zip(pages) {
-        let Some(mut owned) = frames.next() else {
-            break;
-        };
-        if !filled {
-            owned.bytes_mut().copy_from_slice(page);
-        }
-        *id = publish_complete(core, owned, first + count as u64);
-        count += 1;
     }
-    let end = (first + count as u64) << core.block_shift();
-    let ids = &ids[..count];
-    let (made, result) = insert_complete(core, first, ids, end, AllocMode::Wait, |_| true);
+    let (pages, _) = bytes.as_chunks::<PAGE_SIZE>();
+    let owned = frames.iter_mut().map(|frame| &mut **frame);
+    let filled = caches == Caches::Past && OwnedFrame::stream_in(owned, pages);
+    let mut ids = Vec::with_capacity(frames.len());
+    let mut frames = frames.into_iter();
+    while let Some(mut frame) = frames.next() {
+        if !filled {
+            // The next frame is fetched while this one is filled.
+            if let Some(next) = frames.as_slice().first() {
+                next.prefetch_whole();
+            }
+            frame.bytes_mut().copy_from_slice(&pages[ids.len()]);
+        }
+        ids.push(publish_complete(core, frame, first + ids.len() as u64));
+    }
+    let end = (first + ids.len() as u64) << core.block_shift();
+    let (made, result) = insert_complete(core, first, &ids, end, AllocMode::Wait, |_| true);
     match result {
         // If some pages were made, the caller continues after them, and gets the error again if
         // it persists.

@@ -1,28 +1,32 @@
-//! Tests of several single frames taken together: filled before they are owned, given back
-//! together.
+//! Tests of several single frames used together: filled together, given back together.
 
 use super::*;
 use crate::PAGE_SIZE;
 
 #[test]
-fn frames_that_were_filled_before_they_were_owned_are_not_taken_for_clear() {
+fn frames_that_were_filled_past_the_caches_are_not_taken_for_clear() {
     let frames = arena(WITH_MAGAZINES);
-    let mut singles = frames.alloc_singles(4);
-    assert_eq!(singles.len(), 4);
-    let first = singles.next().unwrap();
-    assert!(first.is_clear(), "never used before");
-    if !singles.stream_in(&[[7; PAGE_SIZE], [8; PAGE_SIZE]]) {
+    let take = || frames.alloc(0, Source::Ordinary).unwrap();
+    let mut some: Vec<_> = (0..3).map(|_| take()).collect();
+    assert!(
+        some.iter().all(|frame| frame.is_clear()),
+        "never used before"
+    );
+    let pages = [[7; PAGE_SIZE], [8; PAGE_SIZE]];
+    if !OwnedFrame::stream_in(some.iter_mut(), &pages) {
         return; // this processor has no such stores
     }
-    let mut owned = singles.next().unwrap();
-    assert!(!owned.is_clear() && owned.bytes() == [7; PAGE_SIZE]);
+    let [first, second, third] = &mut some[..] else {
+        panic!("three were taken");
+    };
+    assert!(!first.is_clear() && first.bytes() == pages[0]);
+    assert!(second.bytes() == pages[1]);
+    assert!(third.is_clear() && third.bytes() == [0; PAGE_SIZE]);
+    first.zero();
     assert!(first.bytes() == [0; PAGE_SIZE]);
-    owned.zero();
-    assert!(owned.bytes() == [0; PAGE_SIZE]);
-    // One of the frames given back is filled, and one is not.
-    drop((first, owned, singles));
-    let mut again = frames.alloc_singles(4);
-    while let Some(mut one) = again.next() {
+    // One of the frames given back is filled.
+    drop(some);
+    for mut one in (0..3).map(|_| take()) {
         one.zero();
         assert!(one.bytes() == [0; PAGE_SIZE], "{one:?}");
     }

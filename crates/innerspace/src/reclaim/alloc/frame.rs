@@ -2,11 +2,11 @@
 
 use std::ops::{Deref, DerefMut};
 
-use crate::frame::{HoldState, Kind, OwnedFrame, Singles, Window};
+use crate::frame::{HoldState, Kind, OwnedFrame, Window};
 use crate::group::{Charge, GroupId};
 use crate::reclaim::pool::Pool;
 use crate::stats::Event;
-use crate::units::{FrameId, PAGE_SIZE, PageCount};
+use crate::units::FrameId;
 
 /// An owned frame with its charge. Dropping it gives both back; after publishing, both stay.
 #[must_use = "dropping a frame frees it and gives its charge back"]
@@ -122,52 +122,5 @@ impl PoolFrame<'_> {
         }
         pool.counters.add(Event::PgAlloc, pages.0);
         frame.publish(initial)
-    }
-}
-
-/// Frames of one page each with their charges, allocated together. Dropping this frees the frames
-/// that are left.
-#[must_use = "the frames go back when this is dropped"]
-#[derive(Debug)]
-pub(crate) struct PoolFrames<'p> {
-    // The fields are dropped in this order, as in `PoolFrame`.
-    frames: Singles<'p>,
-    /// The charge for the frames that are left.
-    charge: Charge<'p>,
-    pool: &'p Pool,
-}
-
-impl<'p> PoolFrames<'p> {
-    pub(super) fn new(pool: &'p Pool, frames: Singles<'p>, charge: Charge<'p>) -> Self {
-        PoolFrames {
-            frames,
-            charge,
-            pool,
-        }
-    }
-
-    /// Like [`Singles::stream_in`].
-    pub(crate) fn stream_in(&mut self, pages: &[[u8; PAGE_SIZE]]) -> bool {
-        self.frames.stream_in(pages)
-    }
-
-    /// Takes one of the frames.
-    #[inline]
-    pub(crate) fn next(&mut self) -> Option<PoolFrame<'p>> {
-        let frame = self.frames.next()?;
-        let charge = self.charge.split(PageCount(1));
-        Some(PoolFrame::new(self.pool, frame, charge))
-    }
-}
-
-#[cfg(test)]
-mod for_tests {
-    use super::*;
-
-    impl<'p> PoolFrames<'p> {
-        /// Returns the number of frames that are left.
-        pub(crate) fn len(&self) -> usize {
-            self.frames.len()
-        }
     }
 }

@@ -19,9 +19,9 @@
 //! used up: nothing is granted over a limit. The store's caller makes room with nothing locked, and
 //! tries again (`cache/core/gate.rs`).
 
-use super::frame::{PoolFrame, PoolFrames};
+use super::frame::PoolFrame;
 use super::trial::note_failure;
-use crate::frame::{MOST_SINGLES, OwnedFrame, Source};
+use crate::frame::{OwnedFrame, Source};
 use crate::group::{Charge, GroupId, LimitError, LimitReason, Refused, SetAside};
 use crate::reclaim::evict::{Room, Rounds, age_if_due};
 use crate::reclaim::owners::Io;
@@ -201,22 +201,14 @@ impl Pool {
         Some(PoolFrame::new(self, frame, charge))
     }
 
-    /// Returns up to `most` frames of one page, as many as this thread's stock of charges and its
-    /// magazine give in one access each. Returns `None` if they give none, or a limit is near: call
-    /// [`Pool::alloc`] for one frame then. Waits as [`AllocMode::Wait`] does.
-    pub(crate) fn alloc_some(&self, group: GroupId, most: usize) -> Option<PoolFrames<'_>> {
+    /// Returns up to `most` frames of one page, as many as [`Pool::try_alloc`] gives. Waits as
+    /// [`AllocMode::Wait`] does, but not for memory.
+    pub(crate) fn alloc_some(&self, group: GroupId, most: usize) -> Vec<PoolFrame<'_>> {
         AllocMode::Wait.check_order();
         age_if_due(self);
-        let pages = most.min(MOST_SINGLES) as u64;
-        let mut charge = self.groups.try_charge_some(group, PageCount(pages))?;
-        self.note_charged(&charge);
-        let frames = self.frames.alloc_singles(charge.pages().0 as usize);
-        if frames.len() == 0 {
-            return None;
-        }
-        // Charges without a frame are given back.
-        let charge = charge.split(PageCount(frames.len() as u64));
-        Some(PoolFrames::new(self, frames, charge))
+        let mut frames = Vec::with_capacity(most);
+        frames.extend((0..most).map_while(|_| self.try_alloc(group)));
+        frames
     }
 
     /// Wakes the service thread if the charge changed the root's usage, and memory runs low.
