@@ -20,9 +20,6 @@
 //! owners may come back only after the drainer has its block. An owner that came earlier would fill
 //! its magazine with frames from those of others.
 //!
-//! The same holds for threads that share magazines: the holder of such a magazine's mutex checks
-//! whether a drain is under way, and a drainer announces itself before it takes that mutex.
-//!
 //! **A thread with a charge finds a frame.** While owners are kept out, all free frames are in the
 //! lists, with one exception: frames that another thread is freeing, and whose charges it still
 //! has. A frame is freed first, and its charge is given back after that (Release). A thread that
@@ -48,14 +45,11 @@ use super::stack::{CAPACITY, Stack};
 use crate::FrameId;
 use crate::stats::thread_number;
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::per_thread::{Draining, Drains, OWNERS, PerThread};
+use crate::sync::per_thread::{Draining, OWNERS, SHARED, ThreadSlots};
 use crate::sync::{Mutex, Rank};
 
 /// The maximum number of frames that a magazine takes or gives away in one step.
 pub(crate) const HALF: usize = CAPACITY / 2;
-
-/// The number of magazines that all further threads share.
-const SHARED: usize = 4;
 
 /// Whether an allocation may use the reserved frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,15 +58,6 @@ pub(crate) enum Source {
     Ordinary,
     /// It takes from the reserve if nothing else is left.
     Reserve,
-}
-
-/// A magazine that threads share, on cache lines of its own.
-#[repr(align(128))]
-#[derive(Debug)]
-struct Shared {
-    lock: Mutex<()>,
-    /// Changed only with the mutex held.
-    magazine: Stack,
 }
 
 /// The part that all threads change. It has cache lines of its own, because every allocation reads
@@ -89,12 +74,7 @@ struct Common {
 #[derive(Debug)]
 pub(super) struct Allocator {
     common: Common,
-    /// The drains under way.
-    drains: Drains,
-    /// The magazines of threads with small numbers.
-    owned: Box<[PerThread<Stack>]>,
-    /// The magazines that all other threads share.
-    shared: Box<[Shared]>,
+    magazines: ThreadSlots<Stack>,
     /// The maximum number of frames in a magazine of this arena: in small arenas less than
     /// `CAPACITY`, down to 0.
     capacity: usize,
@@ -112,18 +92,12 @@ impl Allocator {
         // the arena. That lasts until a thread finds too little and drains them; after that,
         // magazines of idle threads stay empty.
         let capacity = (end as usize / (4 * (OWNERS + SHARED))).min(CAPACITY);
-        let shared = || Shared {
-            lock: Mutex::ranked(Rank::Magazine, ()),
-            magazine: Stack::new(),
-        };
         Allocator {
             common: Common {
                 listed: AtomicU32::new(buddy.free()),
                 lists: Mutex::ranked(Rank::Buddy, buddy),
             },
-            drains: Drains::new(),
-            owned: (0..OWNERS).map(|_| PerThread::new(Stack::new())).collect(),
-            shared: (0..SHARED).map(|_| shared()).collect(),
+            magazines: ThreadSlots::new(Rank::Slot, Stack::new),
             // A magazine of fewer than four frames would gain nothing.
             capacity: if capacity < 4 { 0 } else { capacity },
             reserve,
@@ -140,14 +114,8 @@ impl Allocator {
     /// Returns the number of free frames, in lists and magazines. It is exact while no thread
     /// allocates or frees.
     pub(super) fn free_frames(&self) -> u32 {
-        let magazines: usize = self.magazines().map(Stack::len).sum();
+        let magazines: usize = self.magazines.all().map(Stack::len).sum();
         self.common.listed.load(Ordering::Relaxed) + magazines as u32
-    }
-
-    /// Iterates over all magazines, for reading.
-    fn magazines(&self) -> impl Iterator<Item = &Stack> {
-        let shared = self.shared.iter().map(|shared| &shared.magazine);
-        self.owned.iter().map(PerThread::look).chain(shared)
     }
 
     /// Takes a block, whose first frame gets the kind `Magazine`. Returns `None` if there is no
@@ -173,7 +141,7 @@ impl Allocator {
         &self,
         metas: &[Meta],
     ) -> Option<(FrameId, Option<FrameId>)> {
-        let magazine = self.owned.get(magazine_number())?.enter(&self.drains)?;
+        let magazine = self.magazines.enter_own(magazine_number())?;
         let popped = magazine.pop();
         let id = popped.or_else(|| self.take_half(metas, &magazine))?;
         Some((id, magazine.top()))
@@ -183,8 +151,7 @@ impl Allocator {
     /// has no magazine of its own, because the hint is not worth a mutex.
     #[inline(always)]
     pub(super) fn peek(&self) -> Option<FrameId> {
-        let own = self.owned.get(thread_number())?;
-        own.enter(&self.drains)?.top()
+        self.magazines.enter_own(thread_number())?.top()
     }
 
     #[cold]
@@ -198,6 +165,7 @@ impl Allocator {
     }
 
     /// Takes single frames back. May sort `ids`.
+    #[inline]
     pub(super) fn give_singles(&self, metas: &[Meta], ids: &mut [FrameId]) {
         let short = self.common.listed.load(Ordering::Relaxed) < self.reserve;
         let given = self.capacity > 0
@@ -228,20 +196,9 @@ impl Allocator {
     /// Takes a block back.
     #[inline]
     pub(super) fn give(&self, metas: &[Meta], id: FrameId, order: u8) {
-        let short = self.common.listed.load(Ordering::Relaxed) < self.reserve;
-        let given = order == 0
-            && self.capacity > 0
-            && !short
-            && self
-                .with_magazine(|magazine| {
-                    if magazine.len() == self.capacity {
-                        self.give_half(metas, magazine);
-                    }
-                    magazine.push(id);
-                })
-                .is_some();
-        if !given {
-            self.with_lists(|buddy| buddy.give(metas, id, order));
+        match order {
+            0 => self.give_singles(metas, &mut [id]),
+            _ => self.with_lists(|buddy| buddy.give(metas, id, order)),
         }
     }
 
@@ -249,18 +206,7 @@ impl Allocator {
     /// drained.
     #[inline(always)]
     fn with_magazine<R>(&self, work: impl FnOnce(&Stack) -> R) -> Option<R> {
-        let number = magazine_number();
-        match self.owned.get(number) {
-            Some(own) => own.enter(&self.drains).map(|magazine| work(&magazine)),
-            None => {
-                let shared = &self.shared[number % SHARED];
-                let _alone = shared.lock.lock();
-                // The mutex orders this. A thread that comes after a drainer sees the drain. A
-                // thread that sees that the drain has ended comes after the drainer has its block.
-                let is_ours = !self.drains.any();
-                is_ours.then(|| work(&shared.magazine))
-            }
-        }
+        self.magazines.with(magazine_number(), work)
     }
 
     /// Returns the frames of all magazines to the buddy lists. No thread uses a magazine until the
@@ -268,18 +214,12 @@ impl Allocator {
     pub(super) fn drain_magazines(&self, metas: &[Meta]) -> Draining<'_> {
         #[cfg(all(test, not(shuttle)))]
         self.drained.fetch_add(1, Ordering::Relaxed);
-        let draining = self.drains.begin(&self.owned);
+        let draining = self.magazines.drain();
         self.with_lists(|buddy| {
-            for own in &self.owned {
-                give_coldest(own.look(), CAPACITY, buddy, metas);
+            for magazine in self.magazines.all() {
+                give_coldest(magazine, CAPACITY, buddy, metas);
             }
         });
-        for shared in &self.shared {
-            let _alone = shared.lock.lock();
-            if shared.magazine.len() > 0 {
-                self.with_lists(|buddy| give_coldest(&shared.magazine, CAPACITY, buddy, metas));
-            }
-        }
         draining
     }
 
@@ -365,7 +305,7 @@ mod for_tests {
 
         /// Returns the number of magazines that have frames.
         pub(crate) fn magazines_in_use(&self) -> usize {
-            self.magazines().filter(|one| one.len() > 0).count()
+            self.magazines.all().filter(|one| one.len() > 0).count()
         }
 
         /// Returns how many times magazines were drained.

@@ -4,9 +4,9 @@
 //! A *slot* is one word: a group, and how many of its pages are charged but not handed out. The
 //! pages of a slot count in the `usage` of the group and of all above it, so limits hold as if they
 //! were in use; reports of usage subtract them. A slot with pages keeps its group's number from
-//! being used again. Each thread has a few slots of its own, chosen by the group's number:
-//! `sync::per_thread` has the protocol. Once there are more threads than such places, the others
-//! share stripes of slots and change them by compare-and-swap.
+//! being used again. Each thread has a stripe of a few slots, chosen by the group's number:
+//! `sync::per_thread` has the protocol. Once there are more threads than such stripes, the others
+//! share a few more, each with a mutex.
 //!
 //! `slot` describes the bits of the word.
 //!
@@ -42,9 +42,8 @@
 //! barrier between. So a refill that did not see the drain is waited for, and every other thread
 //! puts pages in a slot at most once more.
 //!
-//! **Deletion (M6).** The group is marked deleted, then its slots are emptied. An owner of slots
-//! looks at the mark while it changes them; a thread that shares a stripe looks again after it has
-//! put pages there. In each case one of the two threads sees the other's change.
+//! **Deletion (M6).** The group is marked deleted, then its slots are emptied. A thread looks at
+//! the mark while it changes its slots, so one of the two threads sees the other's change.
 //!
 //! **Giving back more than is charged (M14)** is noticed before anything is stocked: the group's
 //! own charge, less the thread's stock, is then too small. The counter is read first, with Acquire,
@@ -60,11 +59,8 @@ use super::levels::Levels;
 use super::moves::Moves;
 use super::slot::{Batches, FIELD, Slot};
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
-use crate::sync::per_thread::{Draining, Drains, OWNERS, PerThread};
-use crate::sync::thread;
-
-/// Stripes that all threads without slots of their own share.
-const SHARED: usize = if cfg!(loom) { 1 } else { 4 };
+use crate::sync::per_thread::{Draining, OWNERS, SHARED, ThreadSlots};
+use crate::sync::{Rank, thread};
 
 /// Slots of a stripe: the number of groups of which a thread can have pages in stock, as long as
 /// the group numbers do not collide.
@@ -77,21 +73,9 @@ fn empty_slots() -> Slots {
     std::array::from_fn(|_| AtomicU64::new(0))
 }
 
-/// A stripe that threads share, on a cache line of its own.
-#[repr(align(64))]
-struct Shared(Slots);
-
-/// The stripe that a thread uses.
-enum Place<'a> {
-    Owned(&'a PerThread<Slots>),
-    Shared(&'a Slots),
-}
-
 /// All stocks of one tree.
 pub(super) struct Stocks {
-    drains: Drains,
-    owned: Box<[PerThread<Slots>; OWNERS]>,
-    shared: Box<[Shared]>,
+    stripes: ThreadSlots<Slots>,
     batches: Batches,
     moves: Moves,
 }
@@ -105,16 +89,6 @@ pub(super) enum Stocked {
     No,
 }
 
-/// The outcome of a change of a slot.
-enum Change {
-    /// Made; the word before the change.
-    Made(Slot),
-    /// `next` made no change.
-    NotMade,
-    /// Not made, because slots are being drained now.
-    Draining,
-}
-
 #[inline(always)]
 fn way(slots: &Slots, group: GroupId) -> &AtomicU64 {
     &slots[usize::from(group.0) % WAYS]
@@ -125,88 +99,39 @@ impl Stocks {
         let Batches { first, largest, .. } = batches;
         assert!(u64::from(first.max(largest)) <= FIELD, "{batches:?}");
         Stocks {
-            drains: Drains::new(),
-            owned: Box::new(std::array::from_fn(|_| PerThread::new(empty_slots()))),
-            shared: (0..SHARED).map(|_| Shared(empty_slots())).collect(),
+            stripes: ThreadSlots::new(Rank::Slot, empty_slots),
             batches,
             moves: Moves::new(),
         }
     }
 
+    /// Changes the slot for `group` of the thread with this number, if `next` returns a new word,
+    /// and returns the word before. `None`, with no change, if it does not, or while slots are
+    /// being drained. `next` takes no lock.
     #[inline(always)]
-    fn place(&self, number: usize) -> Place<'_> {
-        match self.owned.get(number) {
-            Some(owned) => Place::Owned(owned),
-            None => Place::Shared(&self.shared[number % SHARED].0),
-        }
-    }
-
-    #[inline(always)]
-    fn slots(&self, number: usize) -> &Slots {
-        match self.place(number) {
-            Place::Owned(owned) => owned.look(),
-            Place::Shared(slots) => slots,
-        }
-    }
-
-    /// Changes the slot for `group` of the thread with this number, if `next` returns a new word.
-    /// `next` takes no lock.
-    #[inline(always)]
-    fn change(&self, number: usize, group: GroupId, next: impl Fn(Slot) -> Option<Slot>) -> Change {
-        match self.place(number) {
-            Place::Owned(owned) => {
-                let Some(slots) = owned.enter(&self.drains) else {
-                    return Change::Draining;
-                };
-                let slot = way(&slots, group);
-                // Relaxed: no other thread uses the slot meanwhile. See the module for what comes
-                // before and after.
-                let before = Slot(slot.load(Ordering::Relaxed));
-                let Some(after) = next(before) else {
-                    return Change::NotMade;
-                };
-                slot.store(after.0, Ordering::Relaxed);
-                Change::Made(before)
-            }
-            Place::Shared(slots) => self.change_shared(way(slots, group), next),
-        }
-    }
-
-    #[cold]
-    fn change_shared(&self, slot: &AtomicU64, next: impl Fn(Slot) -> Option<Slot>) -> Change {
-        if self.drains.any() {
-            return Change::Draining;
-        }
-        // SeqCst is for deletion: see the module. Acquire and Release: a later drain has seen the
-        // batch added, and a change after a drain has seen what came before that drain.
-        let next = |word| next(Slot(word)).map(|after| after.0);
-        let changed = slot.fetch_update(Ordering::SeqCst, Ordering::Relaxed, next);
-        changed.map_or(Change::NotMade, |before| Change::Made(Slot(before)))
+    fn change(
+        &self,
+        number: usize,
+        group: GroupId,
+        next: impl FnOnce(Slot) -> Option<Slot>,
+    ) -> Option<Slot> {
+        let changed = self.stripes.with(number, |slots| {
+            let slot = way(slots, group);
+            // Relaxed: no other thread uses the slot meanwhile. See the module for what comes
+            // before and after.
+            let before = Slot(slot.load(Ordering::Relaxed));
+            slot.store(next(before)?.0, Ordering::Relaxed);
+            Some(before)
+        });
+        changed.flatten()
     }
 
     /// Charges from the stock of the thread with this number. Returns false if it has too few pages
     /// of this group.
     #[inline(always)]
     pub(super) fn charge(&self, number: usize, group: GroupId, pages: u64) -> bool {
-        // This is `change` written out, because most charges come this way.
-        let Some(owned) = self.owned.get(number) else {
-            return self.charge_shared(number, group, pages);
-        };
-        let Some(slots) = owned.enter(&self.drains) else {
-            return false;
-        };
-        let slot = way(&slots, group);
-        let Some(after) = Slot(slot.load(Ordering::Relaxed)).minus(group, pages) else {
-            return false;
-        };
-        slot.store(after.0, Ordering::Relaxed);
-        true
-    }
-
-    #[cold]
-    fn charge_shared(&self, number: usize, group: GroupId, pages: u64) -> bool {
         let change = self.change(number, group, |word| word.minus(group, pages));
-        matches!(change, Change::Made(_))
+        change.is_some()
     }
 
     /// Puts pages that were charged to `group` in stock. Pages that do not fit are taken off the
@@ -227,12 +152,8 @@ impl Stocks {
             fits.then(|| word.plus(pages))
         });
         match change {
-            Change::Made(_) => {
-                self.look_again(levels, number, group);
-                Stocked::Yes
-            }
-            Change::NotMade => self.overflow(levels, number, group, pages),
-            Change::Draining => Stocked::No,
+            Some(_) => Stocked::Yes,
+            None => self.overflow(levels, number, group, pages),
         }
     }
 
@@ -242,36 +163,25 @@ impl Stocks {
         word.most().max(self.batches.first)
     }
 
-    /// Looks again after pages were put in a slot. If the slot is shared, the group may have been
-    /// deleted and its slots emptied since the first look.
-    #[inline(always)]
-    fn look_again(&self, levels: &impl Levels, number: usize, group: GroupId) {
-        if number >= OWNERS && levels.is_deleted(group) {
-            empty(levels, way(self.slots(number), group), |found| {
-                found == group
-            });
-        }
-    }
-
     /// Makes room in a full slot. It keeps half of what it may hold, so that the next uncharges
     /// find room and the next charges find pages; the rest is taken off the levels. If `pages` are
     /// more than the slot may hold at all, it stays full, since more pages will be wanted.
     #[cold]
     fn overflow(&self, levels: &impl Levels, number: usize, group: GroupId, pages: u64) -> Stocked {
-        if self.batches.first == 0 {
+        if self.batches.first == 0 || self.stripes.drains().any() {
             return Stocked::No;
         }
         let kept = |word: Slot| match pages > self.room(word).into() {
             true => self.room(word),
             false => self.room(word) / 2,
         };
-        let _moving = self.moves.begin(&self.drains);
+        let _moving = self.moves.begin(self.stripes.drains());
         let change = self.change(number, group, |word| {
             let is_full = u64::from(word.count()).saturating_add(pages) > self.room(word).into();
             (word.group() == group && is_full && !levels.is_deleted(group))
                 .then(|| Slot::new(group, kept(word), self.room(word)))
         });
-        let Change::Made(before) = change else {
+        let Some(before) = change else {
             return Stocked::No;
         };
         levels.note_peak(group, before.low());
@@ -279,7 +189,6 @@ impl Stocks {
             group,
             u64::from(before.count()) + pages - u64::from(kept(before)),
         );
-        self.look_again(levels, number, group);
         Stocked::Yes
     }
 
@@ -295,8 +204,8 @@ impl Stocks {
         if pages > u64::from(self.batches.first) {
             return false;
         }
-        let _moving = self.moves.begin(&self.drains);
-        if self.drains.any() || levels.is_deleted(group) {
+        let _moving = self.moves.begin(self.stripes.drains());
+        if self.stripes.drains().any() || levels.is_deleted(group) {
             return false;
         }
         self.settle(levels, number, group);
@@ -320,7 +229,7 @@ impl Stocks {
     /// Returns the size of the next batch; see [`Batches::next`].
     fn next_batch(&self, levels: &impl Levels, number: usize, group: GroupId) -> u32 {
         let Batches { first, largest, .. } = self.batches;
-        let own = way(self.slots(number), group);
+        let own = way(self.stripes.look(number), group);
         let word = Slot(own.load(Ordering::Relaxed));
         if word.group() != group || word.most() == 0 || largest <= first {
             return first;
@@ -331,7 +240,7 @@ impl Stocks {
         // In a large memory the share is large enough even if every slot has a large batch.
         let large = match self.batches.all / ((OWNERS + SHARED) * WAYS) as u64 {
             enough if enough >= largest.into() => 0,
-            _ => self.all().filter(is_large).count(),
+            _ => self.stripes.all().flatten().filter(is_large).count(),
         };
         self.batches.next(word, levels.margin(group), large)
     }
@@ -347,25 +256,24 @@ impl Stocks {
             (!levels.is_deleted(group)).then(|| Slot::new(group, sum(word).min(most), most))
         });
         match change {
-            Change::Made(before) if before.group() == group => {
+            Some(before) if before.group() == group => {
                 let too_much = sum(before).saturating_sub(most);
                 give_back(levels, group, too_much);
             }
-            Change::Made(before) => {
+            Some(before) => {
                 if before.count() > 0 {
                     levels.note_peak(before.group(), before.low());
                 }
                 give_back(levels, before.group(), before.count());
             }
-            Change::NotMade | Change::Draining => return give_back(levels, group, pages),
+            None => give_back(levels, group, pages),
         }
-        self.look_again(levels, number, group);
     }
 
     /// Returns the number of pages of `group` that the thread with this number has in stock.
     #[inline]
     pub(super) fn count(&self, number: usize, group: GroupId) -> u64 {
-        let word = Slot(way(self.slots(number), group).load(Ordering::Relaxed));
+        let word = Slot(way(self.stripes.look(number), group).load(Ordering::Relaxed));
         match word.group() == group {
             true => word.count().into(),
             false => 0,
@@ -379,9 +287,9 @@ impl Stocks {
         // Read first, with Acquire: pairs with the Release of a thread that took pages off after it
         // had emptied the slot.
         let charged = own.load(Ordering::Acquire);
-        let in_stock = match self.place(number) {
-            Place::Shared(_) => 0,
-            Place::Owned(_) => self.count(number, group),
+        let in_stock = match number < OWNERS {
+            true => self.count(number, group),
+            false => 0,
         };
         charged.saturating_sub(in_stock)
     }
@@ -393,16 +301,16 @@ impl Stocks {
         let change = self.change(number, group, |word| {
             (word.group() == group).then(|| word.settled())
         });
-        let Change::Made(before) = change else {
+        let Some(before) = change else {
             return 0;
         };
         if before.is_due() {
             levels.note_peak(group, before.low());
         }
-        match self.place(number) {
-            Place::Owned(_) => before.count().into(),
+        match number < OWNERS {
+            true => before.count().into(),
             // Other threads may charge from a shared slot meanwhile.
-            Place::Shared(_) => 0,
+            false => 0,
         }
     }
 
@@ -412,11 +320,11 @@ impl Stocks {
             let word = Slot(slot.load(Ordering::Acquire));
             word.is_due() && levels.is_below(word.group(), top)
         };
-        if !self.all().any(is_due) {
+        if !self.stripes.all().flatten().any(is_due) {
             return;
         }
-        let _draining = self.drains.begin(&*self.owned);
-        for slot in self.all() {
+        let _draining = self.stripes.drain();
+        for slot in self.stripes.all().flatten() {
             let word = Slot(slot.load(Ordering::Relaxed));
             if word.is_due() && levels.is_below(word.group(), top) {
                 levels.note_peak(word.group(), word.low());
@@ -425,11 +333,6 @@ impl Stocks {
                 let _ = slot.compare_exchange(word.0, settled, Ordering::AcqRel, Ordering::Relaxed);
             }
         }
-    }
-
-    fn all(&self) -> impl Iterator<Item = &AtomicU64> {
-        let owned = self.owned.iter().flat_map(PerThread::look);
-        owned.chain(self.shared.iter().flat_map(|one| &one.0))
     }
 
     /// Gives back the pages of `top` and the groups below it in all slots, and returns their
@@ -446,7 +349,7 @@ impl Stocks {
     /// number. Afterwards no slot has pages that its owner was about to put there when the call
     /// began.
     pub(super) fn drain_all(&self, levels: &impl Levels, top: GroupId) -> u64 {
-        let draining = self.drains.begin(&*self.owned);
+        let draining = self.stripes.drain();
         self.drain_stopped(levels, top, &draining)
     }
 
@@ -454,21 +357,23 @@ impl Stocks {
         if !self.is_any_below(levels, top) {
             return 0;
         }
-        let _moving = self.moves.begin(&self.drains);
-        self.all()
-            .map(|slot| empty(levels, slot, |group| levels.is_below(group, top)))
+        let _moving = self.moves.begin(self.stripes.drains());
+        self.stripes
+            .all()
+            .flatten()
+            .map(|slot| empty(levels, slot, top))
             .sum()
     }
 
     /// Gives back the stock of the thread with this number. Begins no drain.
     fn drain_own(&self, levels: &impl Levels, number: usize, top: GroupId) -> u64 {
         let mut pages = 0;
-        let slots = self.slots(number);
+        let slots = self.stripes.look(number);
         let is_any = |slot: &AtomicU64| Slot(slot.load(Ordering::Relaxed)).count() > 0;
         if !slots.iter().any(is_any) {
             return 0;
         }
-        let _moving = self.moves.begin(&self.drains);
+        let _moving = self.moves.begin(self.stripes.drains());
         for slot in slots {
             let group = Slot(slot.load(Ordering::Relaxed)).group();
             if !levels.is_below(group, top) {
@@ -477,7 +382,7 @@ impl Stocks {
             let change = self.change(number, group, |word| {
                 (word.group() == group && word.count() > 0).then(|| Slot::emptied(group))
             });
-            if let Change::Made(before) = change {
+            if let Some(before) = change {
                 levels.note_peak(group, before.low());
                 levels.take_off(group, before.count().into());
                 pages += u64::from(before.count());
@@ -488,7 +393,7 @@ impl Stocks {
 
     /// Whether pages of `top` or of a group below it are in stock. Acquire: see the module.
     fn is_any_below(&self, levels: &impl Levels, top: GroupId) -> bool {
-        self.all().any(|slot| {
+        self.stripes.all().flatten().any(|slot| {
             let word = Slot(slot.load(Ordering::Acquire));
             word.count() > 0 && levels.is_below(word.group(), top)
         })
@@ -518,7 +423,7 @@ impl Stocks {
         if !self.is_any_below(levels, refused) && !self.moves.any_since(moves) {
             return Err(refused);
         }
-        let draining = self.drains.begin(&*self.owned);
+        let draining = self.stripes.drain();
         loop {
             while self.moves.look().is_any_under_way() {
                 thread::yield_now();
@@ -544,7 +449,9 @@ impl Stocks {
     /// Returns the number of pages in stock of the groups that `wanted` selects. Exact while no
     /// thread charges.
     pub(super) fn sum(&self, wanted: impl Fn(GroupId) -> bool) -> u64 {
-        self.all()
+        self.stripes
+            .all()
+            .flatten()
             .map(|slot| Slot(slot.load(Ordering::Acquire)))
             .filter(|word| word.count() > 0 && wanted(word.group()))
             .map(|word| u64::from(word.count()))
@@ -558,13 +465,13 @@ fn give_back(levels: &impl Levels, group: GroupId, pages: u32) {
     }
 }
 
-/// Empties a slot if `wanted` selects its group, and returns the number of pages given back. The
-/// slot is shared, or its owner is kept away.
-fn empty(levels: &impl Levels, slot: &AtomicU64, wanted: impl Fn(GroupId) -> bool) -> u64 {
-    let mut word = Slot(slot.load(Ordering::SeqCst));
-    while word.count() > 0 && wanted(word.group()) {
+/// Empties a slot of `top` or of a group below it, and returns the number of pages given back. Its
+/// threads are kept away, but another drainer may be there too.
+fn empty(levels: &impl Levels, slot: &AtomicU64, top: GroupId) -> u64 {
+    let mut word = Slot(slot.load(Ordering::Acquire));
+    while word.count() > 0 && levels.is_below(word.group(), top) {
         let emptied = Slot::emptied(word.group());
-        match slot.compare_exchange(word.0, emptied.0, Ordering::SeqCst, Ordering::SeqCst) {
+        match slot.compare_exchange(word.0, emptied.0, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
                 levels.note_peak(word.group(), word.low());
                 levels.take_off(word.group(), word.count().into());

@@ -73,8 +73,8 @@ ranks! {
     Participants,
     /// The lock of a mailbox.
     Mailbox,
-    /// The lock of a shared magazine of free frames.
-    Magazine,
+    /// The lock of a slot that threads share: of a magazine of free frames, or a stock of charges.
+    Slot,
     /// The lock of the lists of free frames.
     Buddy,
 }

@@ -11,13 +11,13 @@
 //!
 //! *The owner* is the thread with the slot's number (`stats::thread_number`). No two living threads
 //! have the same number. A number passes from one thread to the next under a mutex, together with
-//! everything that the earlier thread left in the slot. Threads beyond [`OWNERS`] share other
-//! slots; each user of this module decides how.
+//! everything that the earlier thread left in the slot. Threads beyond [`OWNERS`] share a few more
+//! slots, each with a mutex. A drainer waits for the holder of such a mutex as for an owner.
 
 use std::ops::Deref;
 
 use super::atomic::{AtomicU32, Ordering};
-use super::thread;
+use super::{Mutex, Rank, thread};
 use crate::sys::barrier::{self, BarrierMode};
 
 /// The number of threads that have slots of their own. It is small under the checkers, where each
@@ -29,6 +29,97 @@ pub(crate) const OWNERS: usize = if cfg!(loom) {
 } else {
     32
 };
+
+/// The number of slots that all further threads share.
+pub(crate) const SHARED: usize = if cfg!(loom) { 1 } else { 4 };
+
+/// The slots of all threads.
+#[derive(Debug)]
+pub(crate) struct ThreadSlots<T> {
+    drains: Drains,
+    owned: Box<[PerThread<T>]>,
+    shared: Box<[Shared<T>]>,
+}
+
+/// A slot that threads share, on cache lines of its own.
+#[repr(align(128))]
+#[derive(Debug)]
+struct Shared<T> {
+    lock: Mutex<()>,
+    place: T,
+}
+
+impl<T> ThreadSlots<T> {
+    /// Makes the slots. `rank` is the place of the mutexes of shared slots in the lock order.
+    pub(crate) fn new(rank: Rank, make: impl Fn() -> T) -> ThreadSlots<T> {
+        let shared = || Shared {
+            lock: Mutex::ranked(rank, ()),
+            place: make(),
+        };
+        ThreadSlots {
+            drains: Drains::new(),
+            owned: (0..OWNERS).map(|_| PerThread::new(make())).collect(),
+            shared: (0..SHARED).map(|_| shared()).collect(),
+        }
+    }
+
+    /// Runs `work` in the slot of the calling thread, whose number is `number`. Returns `None`
+    /// while slots are being drained.
+    #[inline(always)]
+    pub(crate) fn with<R>(&self, number: usize, work: impl FnOnce(&T) -> R) -> Option<R> {
+        match self.owned.get(number) {
+            Some(own) => own.enter(&self.drains).map(|place| work(&place)),
+            None => self.with_shared(number, work),
+        }
+    }
+
+    #[cold]
+    fn with_shared<R>(&self, number: usize, work: impl FnOnce(&T) -> R) -> Option<R> {
+        let shared = &self.shared[(number - OWNERS) % SHARED];
+        let _alone = shared.lock.lock();
+        // The mutex orders this: a thread that comes after a drainer sees the drain. Acquire: pairs
+        // with the end of a drain.
+        let is_ours = self.drains.count.load(Ordering::Acquire) == 0;
+        is_ours.then(|| work(&shared.place))
+    }
+
+    /// Enters the slot of the calling thread, unless it is shared or slots are being drained.
+    #[inline(always)]
+    pub(crate) fn enter_own(&self, number: usize) -> Option<Entered<'_, T>> {
+        self.owned.get(number)?.enter(&self.drains)
+    }
+
+    /// Returns the value of the slot of the thread with this number; see [`PerThread::look`].
+    #[inline(always)]
+    pub(crate) fn look(&self, number: usize) -> &T {
+        match self.owned.get(number) {
+            Some(own) => own.look(),
+            None => &self.shared[(number - OWNERS) % SHARED].place,
+        }
+    }
+
+    /// Returns the values of all slots, the shared ones last, for drainers and for readers of
+    /// statistics.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &T> {
+        let shared = self.shared.iter().map(|shared| &shared.place);
+        self.owned.iter().map(PerThread::look).chain(shared)
+    }
+
+    /// Returns the drains under way.
+    #[inline(always)]
+    pub(crate) fn drains(&self) -> &Drains {
+        &self.drains
+    }
+
+    /// Keeps every thread out of its slot until the result is dropped. The caller must hold nothing
+    /// for which a thread in its slot may wait.
+    pub(crate) fn drain(&self) -> Draining<'_> {
+        let draining = self.drains.begin(&self.owned);
+        // A thread that came earlier has left when its mutex is free.
+        (self.shared.iter()).for_each(|shared| drop(shared.lock.lock()));
+        draining
+    }
+}
 
 /// The slot of one thread, on two cache lines of its own, because the processor prefetches the
 /// adjacent line too.

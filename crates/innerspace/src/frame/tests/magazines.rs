@@ -11,7 +11,7 @@ impl Allocator {
     /// allocate or free meanwhile.
     pub(in crate::frame) fn validate(&self, metas: &[Meta], mut block: impl FnMut(FrameId, u8)) {
         let buddy = self.common.lists.lock();
-        for id in self.magazines().flat_map(Stack::iter) {
+        for id in self.magazines.all().flat_map(Stack::iter) {
             let meta = &metas[id.index()];
             assert_eq!(meta.kind(), Kind::Magazine, "{id:?} is in a magazine");
             assert_eq!(meta.order(), 0, "{id:?} is in a magazine");

@@ -12,11 +12,7 @@
 
 use crate::stats::thread_number;
 use crate::sync::pending::Pending;
-use crate::sync::per_thread::OWNERS;
-use crate::sync::{Mutex, MutexGuard, Rank};
-
-/// The batches that all further threads share.
-const SHARED: usize = 4;
+use crate::sync::per_thread::{OWNERS, SHARED, ThreadSlots};
 
 /// The number of batches of one pool.
 pub(super) const BATCHES: usize = OWNERS + SHARED;
@@ -24,13 +20,8 @@ pub(super) const BATCHES: usize = OWNERS + SHARED;
 /// The number of frames in a full batch.
 pub(crate) const BATCH_LEN: usize = 16;
 
-/// Frames on their way to a list; aligned so that no two threads' batches share a cache line.
-#[repr(align(128))]
-pub(super) struct Batch {
-    pub(super) frames: Pending<BATCH_LEN>,
-    /// Held while a thread adds to a shared batch.
-    adding: Mutex<()>,
-}
+/// The batches of all threads.
+pub(super) type Batches = ThreadSlots<Pending<BATCH_LEN>>;
 
 /// Returns the number of the calling thread's batch.
 #[inline]
@@ -38,26 +29,5 @@ pub(crate) fn thread_batch() -> u8 {
     match thread_number() {
         own if own < OWNERS => own as u8,
         many => (OWNERS + many % SHARED) as u8,
-    }
-}
-
-/// Whether only one thread adds to the batch with this number.
-#[inline(always)]
-pub(super) fn is_per_thread(number: u8) -> bool {
-    usize::from(number) < OWNERS
-}
-
-impl Batch {
-    pub(super) fn new() -> Batch {
-        Batch {
-            frames: Pending::new(),
-            adding: Mutex::ranked(Rank::Batch, ()),
-        }
-    }
-
-    /// Keeps other threads from adding to this batch, whose number is `number`, until the result is
-    /// dropped.
-    pub(super) fn begin(&self, number: u8) -> Option<MutexGuard<'_, ()>> {
-        (!is_per_thread(number)).then(|| self.adding.lock())
     }
 }

@@ -1,20 +1,20 @@
 //! All lists and batches of one pool.
 
-use super::batch::{BATCHES, Batch, is_per_thread};
+use super::batch::{BATCH_LEN, BATCHES, Batches};
 use super::group::{GroupLists, LockedLists};
 use super::policy::EvictionPolicy;
 use super::state::{Evictable, ListKind, ListSizes, LruState, pages_of};
 use crate::frame::{End, FlagSet, Frames, Listing, Meta};
 use crate::group::{GroupId, Slab};
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::pending::{Room, Seen};
+use crate::sync::pending::{Pending, Room, Seen};
 use crate::sync::{Mutex, Rank};
 use crate::units::FrameId;
 
 /// All lists and batches of one pool.
 pub(crate) struct Lru {
     groups: Slab<GroupLists>,
-    batches: Box<[Batch]>,
+    batches: Batches,
     /// How far drains of all batches have read each batch.
     seen: Mutex<[Seen; BATCHES]>,
     aging_due: AgingDue,
@@ -71,7 +71,7 @@ impl Lru {
     pub(crate) fn new(policy: EvictionPolicy) -> Lru {
         Lru {
             groups: Slab::new(),
-            batches: (0..BATCHES).map(|_| Batch::new()).collect(),
+            batches: Batches::new(Rank::Batch, Pending::new),
             seen: Mutex::ranked(Rank::Batch, [Seen::default(); BATCHES]),
             aging_due: AgingDue::default(),
             policy,
@@ -120,28 +120,20 @@ impl Lru {
             LruState::None,
             "{id:?} is added to the LRU twice"
         );
-        match is_per_thread(batch) {
-            true => self.add_alone(frames, id, batch),
-            false => self.add_to_shared(frames, id, batch),
-        }
+        self.with_batch(batch, |pending| {
+            let room = pending.add(id.0, || LruState::Batch(batch).store(meta));
+            if room == Room::None {
+                self.aging_due.set(meta.group());
+                self.drain_own(frames, pending, batch);
+            }
+        });
     }
 
-    #[cold]
-    #[inline(never)]
-    fn add_to_shared(&self, frames: &Frames, id: FrameId, batch: u8) {
-        let _alone = self.batches[usize::from(batch)].begin(batch);
-        self.add_alone(frames, id, batch);
-    }
-
+    /// Runs `work` on the batch with this number, which is the calling thread's.
     #[inline(always)]
-    fn add_alone(&self, frames: &Frames, id: FrameId, batch: u8) {
-        let meta = frames.meta(id);
-        let pending = &self.batches[usize::from(batch)].frames;
-        let room = pending.add(id.0, || LruState::Batch(batch).store(meta));
-        if room == Room::None {
-            self.aging_due.set(meta.group());
-            self.drain_own(frames, batch);
-        }
+    fn with_batch(&self, batch: u8, work: impl FnOnce(&Pending<BATCH_LEN>)) {
+        let done = self.batches.with(batch.into(), work);
+        done.expect("batches are drained beside their threads");
     }
 
     /// Drains the batch with this number, then puts frames of one group, in state `None`, directly
@@ -152,8 +144,7 @@ impl Lru {
             return;
         };
         let group = metas[first.index()].group();
-        let _alone = self.batches[usize::from(batch)].begin(batch);
-        self.drain_own(frames, batch);
+        self.with_batch(batch, |pending| self.drain_own(frames, pending, batch));
         self.aging_due.set(group);
         let mut lists = self.lock(GroupId(group));
         for id in ids {
@@ -171,8 +162,8 @@ impl Lru {
     pub(crate) fn drain_batches(&self, frames: &Frames) {
         let mut seen = self.seen.lock();
         let mut locks = ListLocks::new(self);
-        for (number, (batch, seen)) in (0..).zip(self.batches.iter().zip(&mut *seen)) {
-            batch.frames.drain(seen, |id| {
+        for (number, (pending, seen)) in (0..).zip(self.batches.all().zip(&mut *seen)) {
+            pending.drain(seen, |id| {
                 locks.list_if_waiting(frames.metas(), FrameId(id), number);
             });
         }
@@ -181,9 +172,9 @@ impl Lru {
     /// Moves the frames of the caller's batch to their lists.
     #[cold]
     #[inline(never)]
-    fn drain_own(&self, frames: &Frames, batch: u8) {
+    fn drain_own(&self, frames: &Frames, pending: &Pending<BATCH_LEN>, batch: u8) {
         let mut locks = ListLocks::new(self);
-        self.batches[usize::from(batch)].frames.drain_own(|id| {
+        pending.drain_own(|id| {
             locks.list_if_waiting(frames.metas(), FrameId(id), batch);
         });
     }
@@ -191,8 +182,8 @@ impl Lru {
     /// Returns the frames that may wait in batches, each with its batch's number. For `validate`.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn waiting(&self) -> impl Iterator<Item = (u8, FrameId)> {
-        let batches = (0..).zip(&self.batches);
-        batches.flat_map(|(number, batch)| batch.frames.iter().map(move |id| (number, FrameId(id))))
+        let batches = (0..).zip(self.batches.all());
+        batches.flat_map(|(number, batch)| batch.iter().map(move |id| (number, FrameId(id))))
     }
 
     /// Takes a frame off its list or out of its batch. The caller holds the frame or is freeing it.
