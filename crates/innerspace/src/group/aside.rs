@@ -111,9 +111,6 @@ impl GroupTree {
     fn charge_kept(&self, group: GroupId, pages: PageCount) -> bool {
         let stocked = self.stocks.count(thread_number(), group);
         let added = self.add_levels(group, None, pages, Ceiling::Kept, stocked);
-        if let Ok(added) = &added {
-            self.note_peaks(group, added, stocked);
-        }
         added.is_ok()
     }
 

@@ -15,7 +15,6 @@ pub(crate) struct Charge<'t> {
     tree: &'t GroupTree,
     group: GroupId,
     pages: PageCount,
-    over_high: Option<GroupId>,
     source: Source,
 }
 
@@ -24,7 +23,8 @@ pub(crate) struct Charge<'t> {
 enum Source {
     /// A stock: no level has changed.
     Stock,
-    Levels,
+    /// The levels. The nearest group that was over its `high` with the charge, if any.
+    Levels(Option<GroupId>),
 }
 
 impl std::fmt::Debug for Charge<'_> {
@@ -48,7 +48,10 @@ impl Charge<'_> {
     /// reclaim for it, or is slowed down.
     #[inline]
     pub(crate) fn over_high(&self) -> Option<GroupId> {
-        self.over_high
+        match self.source {
+            Source::Stock => None,
+            Source::Levels(over_high) => over_high,
+        }
     }
 
     /// Whether the pages came from a stock, so that no group's usage has changed.
@@ -71,11 +74,22 @@ impl Drop for Charge<'_> {
     // read from there each time that it moves.
     #[inline(always)]
     fn drop(&mut self) {
-        self.tree.give_back(self.group, self.pages, self.over_high);
+        self.tree
+            .give_back(self.group, self.pages, self.over_high());
     }
 }
 
 impl GroupTree {
+    #[inline(always)]
+    fn charge_from(&self, source: Source, group: GroupId, pages: PageCount) -> Charge<'_> {
+        Charge {
+            tree: self,
+            group,
+            pages,
+            source,
+        }
+    }
+
     /// Charges `pages` to `group` and to every group above it, or charges nothing at all. The same
     /// holds for the pages of one block (M13).
     #[inline]
@@ -97,13 +111,8 @@ impl GroupTree {
         pages: PageCount,
     ) -> Result<Charge<'_>, Refused> {
         let over_high = self.charge_slow(thread_number(), group, pages);
-        Ok(Charge {
-            tree: self,
-            group,
-            pages,
-            over_high: over_high.map_err(|group| Refused { group })?,
-            source: Source::Levels,
-        })
+        let over_high = over_high.map_err(|group| Refused { group })?;
+        Ok(self.charge_from(Source::Levels(over_high), group, pages))
     }
 
     /// Like [`GroupTree::try_charge`], by the thread with this number.
@@ -114,30 +123,18 @@ impl GroupTree {
         group: GroupId,
         pages: PageCount,
     ) -> Result<Charge<'_>, Refused> {
-        let (over_high, source) = match self.stocks.charge(number, group, pages.0) {
-            true => (None, Source::Stock),
-            false => (self.charge_or_refuse(number, group, pages)?, Source::Levels),
+        let source = match self.stocks.charge(number, group, pages.0) {
+            true => Source::Stock,
+            false => Source::Levels(self.charge_or_refuse(number, group, pages)?),
         };
-        Ok(Charge {
-            tree: self,
-            group,
-            pages,
-            over_high,
-            source,
-        })
+        Ok(self.charge_from(source, group, pages))
     }
 
     /// Charges one page if the thread has it in stock. No level changes.
     #[inline(always)]
     pub(crate) fn try_charge_stocked(&self, group: GroupId) -> Option<Charge<'_>> {
         let charged = self.stocks.charge(thread_number(), group, 1);
-        charged.then(|| Charge {
-            tree: self,
-            group,
-            pages: PageCount(1),
-            over_high: None,
-            source: Source::Stock,
-        })
+        charged.then(|| self.charge_from(Source::Stock, group, PageCount(1)))
     }
 
     /// Charges one page below every `max` and `high`: from the thread's stock, with a batch, or
@@ -157,16 +154,10 @@ impl GroupTree {
     ) -> Option<Charge<'_>> {
         let source = match self.stocks.charge(number, group, 1) {
             true => Source::Stock,
-            false if self.charge_one_below(number, group) => Source::Levels,
+            false if self.charge_one_below(number, group) => Source::Levels(None),
             false => return None,
         };
-        Some(Charge {
-            tree: self,
-            group,
-            pages: PageCount(1),
-            over_high: None,
-            source,
-        })
+        Some(self.charge_from(source, group, PageCount(1)))
     }
 
     #[cold]
@@ -177,9 +168,6 @@ impl GroupTree {
         self.stocks.settle(self, number, group);
         let stocked = self.stocks.count(number, group);
         let added = self.add_levels(group, None, PageCount(1), Ceiling::BelowHigh, stocked);
-        if let Ok(added) = &added {
-            self.note_peaks(group, added, stocked);
-        }
         added.is_ok()
     }
 
@@ -230,19 +218,12 @@ impl GroupTree {
         let above_both = self.path(to).find(|above| self.is_below(from, *above));
         let stocked = self.stocks.count(number, to);
         let added = self.add_levels(to, above_both, pages, Ceiling::Enforced, stocked);
-        let added = added.map_err(|group| Refused { group })?;
-        self.note_peaks(to, &added, stocked);
+        added.map_err(|group| Refused { group })?;
         let stocked = self.stocks.settle(self, number, from);
         if let Err(underflow) = self.uncharge_levels(from, above_both, pages, stocked) {
             panic!("{underflow}");
         }
-        Ok(Charge {
-            tree: self,
-            group: to,
-            pages,
-            over_high: None,
-            source: Source::Levels,
-        })
+        Ok(self.charge_from(Source::Levels(None), to, pages))
     }
 
     /// Gives back a charge that was not committed.

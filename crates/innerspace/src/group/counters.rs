@@ -38,40 +38,20 @@ impl Node {
     /// and a charge that will be undone causes no other charge to be refused at its own level.
     #[inline]
     fn try_add(&self, pages: u64, ceiling: Ceiling) -> Option<u64> {
-        let mut usage = self.usage.load(Ordering::Relaxed);
-        loop {
-            let new = usage.checked_add(pages)?;
+        let add = |usage: u64| {
             let limit = match ceiling {
                 Ceiling::Enforced => self.limit(),
                 Ceiling::Kept => self.max.load(Ordering::Relaxed),
                 Ceiling::BelowHigh => self.limit().min(self.high.load(Ordering::Relaxed)),
             };
-            if new > limit {
-                return None;
-            }
-            // Acquire pairs with `checked_take`. Frames are freed before their charges are given
-            // back. So a thread that charges pages that were given back finds the frames, also
-            // those that were put in magazines by plain stores.
-            match self
-                .usage
-                .compare_exchange_weak(usage, new, Ordering::Acquire, Ordering::Relaxed)
-            {
-                Ok(_) => return Some(new),
-                Err(now) => usage = now,
-            }
-        }
+            usage.checked_add(pages).filter(|new| *new <= limit)
+        };
+        // Acquire pairs with `checked_take`. Frames are freed before their charges are given back.
+        // So a thread that charges pages that were given back finds the frames, also those that
+        // were put in magazines by plain stores.
+        let added = (self.usage).fetch_update(Ordering::Acquire, Ordering::Relaxed, add);
+        added.ok().map(|before| before + pages)
     }
-}
-
-/// The outcome of a charge that every level granted.
-pub(super) struct Added {
-    /// The usage that each level reached, from the charged group upwards.
-    reached: [u64; MAX_LEVELS],
-    levels: usize,
-    /// Whether this is a new peak at some level.
-    rises: bool,
-    /// The nearest group that is over its `high` now.
-    over_high: Option<GroupId>,
 }
 
 /// Takes `pages` off a counter. If it has fewer, returns its value, unchanged, as `Err`. Calls
@@ -103,18 +83,16 @@ impl GroupTree {
         pages: PageCount,
     ) -> Result<Option<GroupId>, GroupId> {
         let stocked = self.stocks.count(number, group);
-        let added = self.add_levels(group, None, pages, Ceiling::Enforced, stocked)?;
-        // Every level has granted the pages: only from here on may anything but `usage` change.
-        self.note_peaks(group, &added, stocked);
-        if let Some(id) = added.over_high {
+        let over_high = self.add_levels(group, None, pages, Ceiling::Enforced, stocked)?;
+        if let Some(id) = over_high {
             self.count(id, 1, |events| &events.high);
         }
-        Ok(added.over_high)
+        Ok(over_high)
     }
 
-    /// Adds to `usage` at every level below `end` (at every one if there is none); or adds at none,
-    /// and returns the group that refused. `stocked` is the number of pages that do not count in a
-    /// peak.
+    /// Adds to `usage` at every level below `end` (at every one if there is none), and notes new
+    /// peaks, in which `stocked` pages do not count. Or adds at no level, and returns the group
+    /// that refused. On success returns the nearest group that is over its `high` now.
     pub(super) fn add_levels(
         &self,
         group: GroupId,
@@ -122,31 +100,31 @@ impl GroupTree {
         pages: PageCount,
         ceiling: Ceiling,
         stocked: u64,
-    ) -> Result<Added, GroupId> {
+    ) -> Result<Option<GroupId>, GroupId> {
         self.fetch_levels(group);
-        let mut added = Added {
-            reached: [0; MAX_LEVELS],
-            levels: 0,
-            rises: false,
-            over_high: None,
-        };
-        let mut next = Some(group);
-        while let Some(id) = next.filter(|id| Some(*id) != end) {
+        let levels = || self.path(group).take_while(|id| Some(*id) != end);
+        let mut reached = [0; MAX_LEVELS];
+        let (mut rises, mut over_high) = (false, None);
+        for (level, id) in levels().enumerate() {
             let node = self.node(id);
             let Some(usage) = node.try_add(pages.0, ceiling) else {
-                self.undo_levels(group, added.levels, pages);
+                self.undo_levels(group, level, pages);
                 return Err(id);
             };
-            added.reached[added.levels] = usage;
-            added.levels += 1;
-            added.rises |= node.is_peak(usage.saturating_sub(stocked));
-            if added.over_high.is_none() && usage > node.high.load(Ordering::Relaxed) {
-                added.over_high = Some(id);
+            reached[level] = usage;
+            rises |= node.is_peak(usage.saturating_sub(stocked));
+            if usage > node.high.load(Ordering::Relaxed) {
+                over_high = over_high.or(Some(id));
             }
-            next = node.parent();
         }
+        // Every level has granted the pages: only from here on may anything but `usage` change.
         self.node(group).own.fetch_add(pages.0, Ordering::Relaxed);
-        Ok(added)
+        if rises {
+            for (id, usage) in levels().zip(reached) {
+                self.node(id).note_peak(usage.saturating_sub(stocked));
+            }
+        }
+        Ok(over_high)
     }
 
     /// Prefetches the counters of all levels together: a cache line that another thread has changed
@@ -158,25 +136,11 @@ impl GroupTree {
         }
     }
 
-    /// Notes the usage that each level reached, less `stocked`, where it is a new peak.
-    #[inline]
-    pub(super) fn note_peaks(&self, group: GroupId, added: &Added, stocked: u64) {
-        if !added.rises {
-            return;
-        }
-        for (id, usage) in self.path(group).zip(added.reached) {
-            self.node(id).note_peak(usage.saturating_sub(stocked));
-        }
-    }
-
     /// Undoes a charge at the first `levels` nodes from `group` upwards.
     fn undo_levels(&self, group: GroupId, levels: usize, pages: PageCount) {
-        let mut next = Some(group);
-        for _ in 0..levels {
-            let Some(id) = next else { break };
-            let node = self.node(id);
-            checked_take(&node.usage, pages.0, |_| ()).expect("the level was charged just now");
-            next = node.parent();
+        for id in self.path(group).take(levels) {
+            let usage = &self.node(id).usage;
+            checked_take(usage, pages.0, |_| ()).expect("the level was charged just now");
         }
     }
 
@@ -196,12 +160,10 @@ impl GroupTree {
             charged,
             wanted: pages.0,
         })?;
-        let mut next = Some(group);
-        while let Some(id) = next.filter(|id| Some(*id) != end) {
+        // `path` has read a node's parent before it returns the node: once the last page is taken
+        // off, the node may come to belong to another group.
+        for id in self.path(group).take_while(|id| Some(*id) != end) {
             let node = self.node(id);
-            // The parent is read first: once the last page is taken off, the node may come to
-            // belong to another group.
-            next = node.parent();
             // The peak is noted before the pages are taken off, not after.
             let note = |usage: u64| node.note_peak(usage.saturating_sub(stocked));
             let was_over = node.over.load(Ordering::Relaxed);
@@ -223,9 +185,6 @@ impl Levels for GroupTree {
     fn add_batch(&self, group: GroupId, pages: u32, stocked: u32) -> bool {
         let (pages, stocked) = (PageCount(pages.into()), stocked.into());
         let added = self.add_levels(group, None, pages, Ceiling::BelowHigh, stocked);
-        if let Ok(added) = &added {
-            self.note_peaks(group, added, stocked);
-        }
         added.is_ok()
     }
 

@@ -210,7 +210,7 @@ impl fmt::Display for LimitError {
         )?;
         let at_least = if holders.partial { "at least " } else { "" };
         let mut lead = ", of which ";
-        for (pages, what) in holders.rows() {
+        for (pages, what, _) in holders.rows() {
             // A row under a hundredth of the usage, or one that would print as 0.0, explains
             // nothing.
             if pages.0 * 100 >= usage.0 && pages.bytes() * 20 >= unit {
@@ -235,58 +235,44 @@ impl fmt::Display for LimitError {
 }
 
 impl Holders {
-    fn rows(&self) -> [(PageCount, String); 7] {
+    /// Returns the pages of each kind of holder, what they are, and what to do about them.
+    fn rows(&self) -> [(PageCount, String, &'static str); 7] {
         let views = match self.views {
             1 => "pinned by 1 view".to_string(),
             n => format!("pinned by {} views", Grouped(n)),
         };
+        let row = |pages, what: &str, advice| (pages, what.to_string(), advice);
         [
-            (self.viewed, views),
-            (self.failing, "dirty and failing to be written".to_string()),
-            (self.dirty, "dirty".to_string()),
-            (self.pinned, "locked or in use".to_string()),
-            (self.mapped, "mapped".to_string()),
-            (self.tables, "page tables and index nodes".to_string()),
-            (self.anonymous, "anonymous".to_string()),
+            row(self.viewed, &views, "Drop views"),
+            row(
+                self.failing,
+                "dirty and failing to be written",
+                "See the files' write errors: sync again or discard them,",
+            ),
+            row(self.dirty, "dirty", "Sync or discard the dirty files,"),
+            row(
+                self.pinned,
+                "locked or in use",
+                "Let running operations end",
+            ),
+            row(self.mapped, "mapped", "Unmap files"),
+            row(
+                self.tables,
+                "page tables and index nodes",
+                "Drop spaces and files",
+            ),
+            row(self.anonymous, "anonymous", "Unmap anonymous memory"),
         ]
     }
 
-    /// Returns advice to the caller, chosen by the largest holder.
-    fn advice(&self) -> &'static str {
-        let choices = [
-            (self.viewed, "Drop views or raise the limit"),
-            (
-                self.failing,
-                "See the files' write errors: sync again or discard them, or raise the limit",
-            ),
-            (
-                self.dirty,
-                "Sync or discard the dirty files, or raise the limit",
-            ),
-            (self.pinned, "Let running operations end or raise the limit"),
-            (self.mapped, "Unmap files or raise the limit"),
-            (self.tables, "Drop spaces and files or raise the limit"),
-            (self.anonymous, "Unmap anonymous memory or raise the limit"),
-        ];
-        let mut best = (PageCount(0), "Raise the limit");
-        for choice in choices {
-            if choice.0 > best.0 {
-                best = choice;
-            }
+    /// Returns advice to the caller, chosen by the largest holder, the first of several.
+    fn advice(&self) -> String {
+        let rows = self.rows().into_iter().rev();
+        match rows.max_by_key(|(pages, ..)| *pages) {
+            Some((PageCount(1..), _, advice)) => format!("{advice} or raise the limit"),
+            _ => "Raise the limit".to_string(),
         }
-        best.1
     }
-}
-
-/// Why a group could not be deleted. The handles ensure that none of this happens.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum NotDeleted {
-    /// The group does not exist, or no longer exists.
-    Gone,
-    /// The group has groups below it, which have to be deleted first.
-    HasChildren,
-    /// The root cannot be deleted.
-    IsRoot,
 }
 
 /// A group could not be created or changed.
@@ -397,21 +383,11 @@ impl GroupError {
     }
 
     /// Returns the same error with the limit in `bytes`: the tree knows only whole pages of it.
-    pub(super) fn for_limit(self, bytes: u64) -> GroupError {
-        match self {
-            GroupError::TooSmall {
-                group,
-                minimum,
-                accessors,
-                ..
-            } => GroupError::TooSmall {
-                group,
-                max: bytes,
-                minimum,
-                accessors,
-            },
-            other => other,
+    pub(super) fn for_limit(mut self, bytes: u64) -> GroupError {
+        if let GroupError::TooSmall { max, .. } = &mut self {
+            *max = bytes;
         }
+        self
     }
 }
 
@@ -448,7 +424,7 @@ mod for_tests {
     impl Holders {
         /// Returns the sum of all pages counted here.
         pub(crate) fn counted(&self) -> PageCount {
-            PageCount(self.rows().iter().map(|(pages, _)| pages.0).sum())
+            PageCount(self.rows().iter().map(|(pages, ..)| pages.0).sum())
         }
     }
 }

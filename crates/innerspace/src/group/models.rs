@@ -21,8 +21,8 @@ fn a_deleted_group_is_freed_by_its_last_page_exactly_once() {
                 .collect();
             let deleter = tree.clone();
             threads.push(thread::spawn(move || {
-                deleter.remove(inner).unwrap();
-                deleter.remove(outer).unwrap();
+                assert!(deleter.remove(inner));
+                assert!(deleter.remove(outer));
             }));
             threads
                 .into_iter()

@@ -20,6 +20,7 @@ pub(super) const NO_LIMIT: u64 = u64::MAX;
 
 /// Moves the fields after it to other cache lines (two lines on, since the adjacent one is
 /// prefetched with each).
+#[derive(Default)]
 #[repr(C, align(128))]
 struct Apart;
 
@@ -27,6 +28,9 @@ struct Apart;
 ///
 /// The fields that charges write are on other lines than the fields that charges only read. So a
 /// charge knows the path to the root before the first contended line has arrived.
+///
+/// A node is free by default, and then only its state means anything.
+#[derive(Default)]
 #[repr(C, align(128))]
 pub(crate) struct Node {
     /// Pages charged to this node and to all below it, including those in their stocks.
@@ -103,32 +107,6 @@ impl EventCounters {
 }
 
 impl Node {
-    pub(super) fn new() -> Node {
-        Node {
-            usage: AtomicU64::new(0),
-            own: AtomicU64::new(0),
-            max: AtomicU64::new(NO_LIMIT),
-            lent: AtomicU64::new(0),
-            high: AtomicU64::new(NO_LIMIT),
-            peak: AtomicU64::new(0),
-            recent_peak: AtomicU64::new(0),
-            _apart: Apart,
-            parent: AtomicU32::new(NO_PARENT),
-            state: AtomicU8::new(FREE),
-            over: AtomicBool::new(false),
-            accessors: AtomicU32::new(0),
-            low: AtomicU64::new(0),
-            min: AtomicU64::new(0),
-            owed: AtomicU64::new(0),
-            tables: AtomicU64::new(0),
-            _events_apart: Apart,
-            events: EventCounters::default(),
-            blocks: BlockSizes::default(),
-            heap: Mutex::default(),
-            stalls: Mutex::default(),
-        }
-    }
-
     /// Initialises the node of a new group: Free -> Live. The tree's mutex is held, and the number
     /// is free.
     pub(super) fn start(&self, parent: Option<GroupId>, max: u64) {

@@ -9,8 +9,7 @@ use super::stall::{Pressure, Stalls};
 use super::stock::Stocks;
 use super::watch::Watchers;
 use super::{
-    GroupError, GroupId, LimitReason, MAX_DEPTH, MAX_GROUPS_BELOW, NotDeleted, Reclaimer, Slab,
-    minimum_pages,
+    GroupError, GroupId, LimitReason, MAX_DEPTH, MAX_GROUPS_BELOW, Reclaimer, Slab, minimum_pages,
 };
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, Rank, Weak, failpoint};
@@ -54,6 +53,7 @@ pub(crate) struct Shape {
     free: Vec<u16>,
 }
 
+#[derive(Default)]
 pub(super) struct Entry {
     pub(super) name: Arc<str>,
     /// The groups right below, by name. Deleted groups have an empty name.
@@ -172,13 +172,13 @@ impl GroupTree {
         max: u64,
         heap: u64,
     ) {
-        self.nodes.get_or_make(id.0, Node::new).start(parent, max);
+        self.nodes
+            .get_or_make(id.0, Node::default)
+            .start(parent, max);
         shape.entries[id.0 as usize] = Some(Entry {
             name: name.clone(),
-            children: BTreeSet::new(),
-            live: 0,
-            below: 0,
             heap,
+            ..Entry::default()
         });
     }
 
@@ -208,7 +208,7 @@ impl GroupTree {
                 name: name.to_string(),
             });
         }
-        if self.levels(parent) >= MAX_LEVELS {
+        if self.path(parent).count() >= MAX_LEVELS {
             return Err(GroupError::TooDeep { group: path() });
         }
         let is_full = |id: &GroupId| {
@@ -290,14 +290,14 @@ impl GroupTree {
     /// Deletes a group that has none below it. Its charges count as its parent's from now on, and
     /// its number is reused once the last of the charges is given back. Takes constant time,
     /// whatever is charged.
-    pub(crate) fn remove(&self, id: GroupId) -> Result<(), NotDeleted> {
+    ///
+    /// Returns false if the group is the root, is gone already or has live groups below it, which
+    /// the handles exclude.
+    pub(crate) fn remove(&self, id: GroupId) -> bool {
         let mut shape = self.shape.lock();
-        if id == GroupId::ROOT {
-            return Err(NotDeleted::IsRoot);
-        }
-        let entry = shape.live(id).ok_or(NotDeleted::Gone)?;
-        if entry.live > 0 {
-            return Err(NotDeleted::HasChildren);
+        let is_leaf = shape.live(id).is_some_and(|entry| entry.live == 0);
+        if id == GroupId::ROOT || !is_leaf {
+            return false;
         }
         let nameless: Arc<str> = "".into();
         let entry = shape.entry_mut(id).expect("live above");
@@ -314,7 +314,7 @@ impl GroupTree {
         self.stocks.drain_all(self, id);
         self.release(id);
         failpoint!(Released);
-        Ok(())
+        true
     }
 
     /// Frees the number of a deleted group whose last page is gone, and those of the deleted groups
@@ -382,11 +382,6 @@ impl GroupTree {
         (size_of::<Node>() + place + name.len() + HANDLE_BYTES) as u64
     }
 
-    /// Returns the number of nodes from `id` to the root, both included.
-    fn levels(&self, id: GroupId) -> usize {
-        self.path(id).count()
-    }
-
     /// Returns the group and those above it, up to the root.
     pub(crate) fn path(&self, id: GroupId) -> impl Iterator<Item = GroupId> + '_ {
         std::iter::successors(Some(id), |id| self.node(*id).parent())
@@ -440,18 +435,12 @@ impl GroupTree {
                 max: PageCount(max).bytes(),
             });
         }
-        if which == Protection::High && value < minimum_pages(0).0 {
-            return Err(GroupError::TooSmall {
-                group: self.full_name(&shape, id),
-                max: PageCount(value).bytes(),
-                minimum: minimum_pages(0).bytes(),
-                accessors: 1,
-            });
+        if which == Protection::High {
+            check_minimum(|| self.full_name(&shape, id), pages, 0)?;
         }
-        if which == Protection::Min {
-            self.change_min(id, value);
-        } else {
-            counter.store(value, Ordering::Relaxed);
+        match which {
+            Protection::Min => self.change_min(id, value),
+            _ => counter.store(value, Ordering::Relaxed),
         }
         drop(shape);
         if which == Protection::High {
