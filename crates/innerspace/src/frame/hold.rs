@@ -304,20 +304,6 @@ impl Hold {
         .is_ok()
     }
 
-    /// Takes a view like [`Hold::try_view`], but also fails if another thread changes the word
-    /// meanwhile.
-    #[inline(always)]
-    pub(crate) fn try_view_once(&self) -> bool {
-        #[cfg(all(test, not(loom), not(shuttle)))]
-        touched::count();
-        let now = self.0.load(Ordering::Relaxed);
-        now & (UNCACHED | WRITER | WMAPPED | VIEWS_FULL) == 0
-            && self
-                .0
-                .compare_exchange(now, now + VIEW, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
-    }
-
     /// Takes a view of a frame whose use makes no mark, by a single attempt, as a hit does.
     /// Acquire: as in [`Hold::try_view`]; it also pairs with `warm`, which found UPTODATE.
     #[inline(always)]

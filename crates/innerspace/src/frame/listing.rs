@@ -18,13 +18,8 @@ pub(crate) struct Listing {
 }
 
 /// The word with a frame's listing. All zeros mean that the frame is in no place.
+#[derive(Default)]
 pub(crate) struct Listed(AtomicU32);
-
-impl Default for Listed {
-    fn default() -> Listed {
-        Listed(AtomicU32::new(0))
-    }
-}
 
 impl Listed {
     /// Loads the listing. Acquire: pairs with `store`.

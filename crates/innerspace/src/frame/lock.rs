@@ -134,20 +134,10 @@ impl<'a> FrameLock<'a> {
     /// Takes the lock unless LOCKED or WAITERS is set. On failure, returns the byte that it saw.
     #[inline]
     fn try_at_once(&self) -> Result<(), u8> {
-        let mut now = self.byte().load(Ordering::Relaxed);
-        while now & (LOCKED | WAITERS) == 0 {
-            // Acquire: pairs with the Release of the previous unlock.
-            match self.byte().compare_exchange_weak(
-                now,
-                now | LOCKED,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return Ok(()),
-                Err(seen) => now = seen,
-            }
-        }
-        Err(now)
+        let take = |now: u8| (now & (LOCKED | WAITERS) == 0).then_some(now | LOCKED);
+        // Acquire: pairs with the Release of the previous unlock.
+        let taken = (self.byte()).fetch_update(Ordering::Acquire, Ordering::Relaxed, take);
+        taken.map(drop)
     }
 
     /// Tries to take the lock although WAITERS is set. The bit may stand for waiters that may or
@@ -325,12 +315,14 @@ impl<'a> FrameLock<'a> {
         if end == ReadEnd::Filled && seen & ERROR != 0 {
             self.byte().fetch_and(!ERROR, Ordering::Relaxed);
         }
-        let contention = match end {
-            ReadEnd::Filled => lock_byte::end_read(self.byte()),
-            ReadEnd::Failed if self.change(ERROR, LOCKED) & WAITERS != 0 => Contention::Waiters,
-            ReadEnd::Failed => Contention::None,
+        // Release, as in `lock_byte::end_read`: pairs with the Acquire of the next holder.
+        let fail = |now: u8| Some((now | ERROR) & !LOCKED);
+        let fail = || (self.byte()).fetch_update(Ordering::Release, Ordering::Relaxed, fail);
+        let has_waiters = match end {
+            ReadEnd::Filled => lock_byte::end_read(self.byte()) == Contention::Waiters,
+            ReadEnd::Failed => fail().is_ok_and(|before| before & WAITERS != 0),
         };
-        if contention == Contention::Waiters {
+        if has_waiters {
             self.wake_cleared(Bit::Locked);
         }
     }
@@ -357,23 +349,6 @@ impl<'a> FrameLock<'a> {
         );
         if before & WAITERS != 0 {
             self.wake_cleared(Bit::Writeback);
-        }
-    }
-
-    /// Sets and clears bits in one atomic operation, and returns the previous ones. Release: pairs
-    /// with the Acquire of the next holder and of threads that see UPTODATE.
-    fn change(&self, set: u8, clear: u8) -> u8 {
-        let mut now = self.byte().load(Ordering::Relaxed);
-        loop {
-            match self.byte().compare_exchange_weak(
-                now,
-                (now | set) & !clear,
-                Ordering::Release,
-                Ordering::Relaxed,
-            ) {
-                Ok(before) => return before,
-                Err(seen) => now = seen,
-            }
         }
     }
 

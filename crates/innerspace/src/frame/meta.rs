@@ -86,13 +86,8 @@ impl Kind {
 
 /// Bits in which `reclaim` records a frame's uses. They are hints: losing one costs at most a wrong
 /// choice.
+#[derive(Default)]
 pub(crate) struct Uses(AtomicU8);
-
-impl Default for Uses {
-    fn default() -> Uses {
-        Uses(AtomicU8::new(0))
-    }
-}
 
 impl Uses {
     /// The frame was used again while on the inactive list.
@@ -341,38 +336,15 @@ impl Meta {
 }
 
 impl Meta {
-    /// Takes a view like [`Meta::try_view_of`], for a block whose use makes no mark.
+    /// Takes a hold by `take`, if the frame's tag is `sought`. Returns whether the frame was the
+    /// block `sought` when the hold was taken.
     #[inline(always)]
-    pub(crate) fn try_hot_view_of(&self, sought: Tag) -> HeldOf {
-        if self.tag() != sought {
-            return HeldOf::Refused;
-        }
-        self.held_of(sought, self.hold.try_view_hot())
-    }
-
-    /// Takes a view, by a single attempt. Returns whether the frame was the block `sought` when the
-    /// view was taken.
-    #[inline(always)]
-    pub(crate) fn try_view_of(&self, sought: Tag) -> HeldOf {
+    pub(crate) fn try_hold_of(&self, sought: Tag, take: impl FnOnce(&Hold) -> bool) -> HeldOf {
         // Checked first, so that only a frame that is being reused at this moment is held in vain.
         if self.tag() != sought {
             return HeldOf::Refused;
         }
-        self.held_of(sought, self.hold.try_view_once())
-    }
-
-    /// Takes a reference. Returns whether the frame was the block `sought` at that moment.
-    #[inline(always)]
-    pub(crate) fn try_get_of(&self, sought: Tag) -> HeldOf {
-        if self.tag() != sought {
-            return HeldOf::Refused;
-        }
-        self.held_of(sought, self.hold.try_get_cached())
-    }
-
-    #[inline(always)]
-    fn held_of(&self, sought: Tag, held: bool) -> HeldOf {
-        match held {
+        match take(&self.hold) {
             true if self.tag() == sought => HeldOf::Sought,
             true => HeldOf::Other,
             false => HeldOf::Refused,

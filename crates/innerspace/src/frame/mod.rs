@@ -97,7 +97,7 @@ pub(crate) use flags::FlagSet;
 pub(crate) use frames::{ArenaError, ArenaOptions, Frames};
 #[cfg(all(test, not(loom), not(shuttle)))]
 pub(crate) use hold::touched;
-pub(crate) use hold::{Dropped, HoldState, PutView};
+pub(crate) use hold::{Dropped, Hold, HoldState, PutView};
 #[cfg(not(loom))]
 pub(crate) use list::{End, FrameList};
 pub(crate) use listing::Listing;
@@ -112,9 +112,9 @@ pub(crate) use meta::{Kind, Meta, Uses};
 #[cfg(not(loom))]
 pub(crate) use owned::OwnedFrame;
 #[cfg(not(loom))]
-pub(crate) use pinned::{Grip, Guessed, Here, Pinned, Taken, ViewOwner};
+pub(crate) use pinned::{Grip, Here, Pinned, Taken, ViewOwner};
 #[cfg(not(loom))]
-pub(crate) use row::{Next, Row};
+pub(crate) use row::Row;
 pub(crate) use tag::{HeldOf, TAGGED_BYTES, Tag, Tags};
 pub(crate) use wait_table::{Bit, Sleeper};
 #[cfg(not(loom))]

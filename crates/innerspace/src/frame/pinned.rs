@@ -4,11 +4,10 @@
 use std::fmt;
 use std::hint::cold_path;
 use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 
-use super::{FlagSet, FrameOffset, Frames, HeldOf, Meta, PutView, Tag, Uses};
+use super::{FlagSet, FrameOffset, Frames, HeldOf, Hold, Meta, PutView, Tag, Uses};
 use crate::sync::Arc;
 use crate::units::{FrameId, PAGE_SIZE};
 
@@ -42,18 +41,14 @@ pub(crate) struct Pinned<K: ViewOwner> {
     /// The block's first frame, or `None` if the bytes are not those of one block.
     pub(super) block: Option<NonNull<Meta>>,
     /// For a view of one block or several, the owner, which is a `K`. For several blocks
-    /// [`SEVERAL`] is set as well, and [`PAIR`] if they are two pages. For other views this is null
-    /// if the bytes stay for ever, and a `Box` of a `Copied` otherwise.
+    /// [`SEVERAL`] is set as well. For other views this is null if the bytes stay for ever, and a
+    /// `Box` of a `Copied` otherwise.
     pub(super) owner: *const (),
     pub(super) _of: PhantomData<K>,
 }
 
 /// Set in the owner of a [`Pinned`] that views several blocks ([`super::row`]).
 pub(super) const SEVERAL: usize = 1;
-
-/// Set in addition to it if the blocks are known to be two pages, which saves looking at their
-/// metadata.
-pub(super) const PAIR: usize = 2;
 
 /// The bytes of a cloned view of a block that had too many views to count one more.
 type Copied = Arc<[u8]>;
@@ -91,46 +86,11 @@ pub(crate) struct Grip<'id, K> {
     here: PhantomData<Here<'id, K>>,
 }
 
-/// A view without its length. Dropping it does not drop the view.
-struct Start {
-    start: NonNull<u8>,
-    block: Option<NonNull<Meta>>,
-    owner: *const (),
-}
-
-impl Start {
-    #[cold]
-    #[inline(never)]
-    fn of_len<K: ViewOwner, E>(
-        len: usize,
-        make: impl FnOnce() -> Result<Pinned<K>, E>,
-    ) -> Result<Start, E> {
-        let pinned = make()?;
-        assert_eq!(pinned.bytes.len(), len, "the length of a view");
-        let pinned = ManuallyDrop::new(pinned);
-        Ok(Start {
-            start: pinned.bytes.cast(),
-            block: pinned.block,
-            owner: pinned.owner,
-        })
-    }
-}
-
 /// A view that was just taken of whichever block is there. Dropping it does not drop the view.
 #[must_use = "it counts as a view"]
 pub(crate) struct Taken<'id, K> {
     meta: &'id Meta,
     here: Here<'id, K>,
-}
-
-/// The outcome of taking a view of a guessed frame.
-pub(crate) enum Guessed<'id, K> {
-    /// A view of the block that was sought.
-    Sought(Taken<'id, K>),
-    /// A view of another block.
-    Other(Taken<'id, K>),
-    /// No view was taken.
-    Nothing,
 }
 
 impl<'id, K: ViewOwner> Here<'id, K> {
@@ -157,7 +117,7 @@ impl<'id, K: ViewOwner> Here<'id, K> {
     #[inline(always)]
     pub(crate) fn take_hot(self, tag: Tag) -> Option<Grip<'id, K>> {
         let (meta, start) = self.owner.frames().guess(tag);
-        match meta.try_hot_view_of(tag) {
+        match meta.try_hold_of(tag, Hold::try_view_hot) {
             HeldOf::Sought => Some(Grip {
                 // SAFETY: the byte is inside the first page of a block, which is inside the arena.
                 // The block is up to date, see `Meta::warm`.
@@ -178,14 +138,15 @@ impl<'id, K: ViewOwner> Here<'id, K> {
     }
 
     /// Takes a view of the page with this tag, hot or not, if it is where it was last found.
-    pub(crate) fn take_guessed(self, tag: Tag) -> Guessed<'id, K> {
+    pub(crate) fn take_guessed(self, tag: Tag) -> Option<Taken<'id, K>> {
         let (meta, _) = self.owner.frames().guess(tag);
         let taken = Taken { meta, here: self };
-        match meta.try_view_of(tag) {
-            HeldOf::Sought => Guessed::Sought(taken),
-            HeldOf::Other => Guessed::Other(taken),
-            HeldOf::Refused => Guessed::Nothing,
+        match meta.try_hold_of(tag, Hold::try_view) {
+            HeldOf::Sought => return Some(taken),
+            HeldOf::Other => taken.give_back(),
+            HeldOf::Refused => {}
         }
+        None
     }
 }
 
@@ -275,27 +236,16 @@ impl<K: ViewOwner> Pinned<K> {
         })
     }
 
-    /// Returns the view of `len` bytes that `make` returns. The length is not read from that view,
-    /// so that a caller that knows it at compile time need not load it.
+    /// Returns this view, whose length is `len`. A caller that knows the length at compile time
+    /// need not load it from the result.
     ///
     /// # Panics
-    /// If `make` returns a view of another length.
+    /// If the view has another length.
     #[inline(always)]
-    pub(crate) fn of_len<E>(
-        len: usize,
-        make: impl FnOnce() -> Result<Pinned<K>, E>,
-    ) -> Result<Pinned<K>, E> {
-        let Start {
-            start,
-            block,
-            owner,
-        } = Start::of_len(len, make)?;
-        Ok(Pinned {
-            bytes: NonNull::slice_from_raw_parts(start, len),
-            block,
-            owner,
-            _of: PhantomData,
-        })
+    pub(crate) fn of_len(mut self, len: usize) -> Pinned<K> {
+        assert!(self.bytes.len() == len, "the length of a view");
+        self.bytes = NonNull::slice_from_raw_parts(self.bytes.cast(), len);
+        self
     }
 
     /// Returns whether the `len` bytes from a view's beginning are in its block. If not, drops the
@@ -453,9 +403,7 @@ impl<K: ViewOwner> Pinned<K> {
     #[cold]
     #[inline(never)]
     fn drop_shared(&mut self) {
-        if self.owner.addr() & PAIR != 0 {
-            self.drop_pair();
-        } else if self.is_row() {
+        if self.is_row() {
             self.drop_row();
         } else {
             // SAFETY: the pointer is the one that `of_copy` stored, and `self` is its only user.
@@ -464,8 +412,8 @@ impl<K: ViewOwner> Pinned<K> {
     }
 }
 
-/// An owner's address has the two bits clear, and so has the address of a boxed [`Copied`].
-const _: () = assert!(align_of::<Copied>() > SEVERAL | PAIR);
+/// An owner's address has the bit clear, and so has the address of a boxed [`Copied`].
+const _: () = assert!(align_of::<Copied>() > SEVERAL);
 
 /// Notifies the owner of a dropped view of a detached block. Safety: the caller held the view, and
 /// the owner has counted it.

@@ -11,8 +11,8 @@ use std::mem::{self, ManuallyDrop};
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use super::hold::PutView;
-use super::pinned::{Grip, Here, PAIR, Pinned, SEVERAL, ViewOwner};
+use super::hold::{Hold, PutView};
+use super::pinned::{Grip, Here, Pinned, SEVERAL, ViewOwner};
 use super::tag::{HeldOf, Tag};
 use crate::sync::Arc;
 use crate::sys::copy;
@@ -26,17 +26,6 @@ pub(crate) struct Row<'o, K: ViewOwner> {
     blocks: u32,
 }
 
-/// The result of a search for the next block of a row.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Next {
-    /// It follows, and there is a view of it.
-    Follows,
-    /// It is somewhere else.
-    Elsewhere,
-    /// There is no view of it.
-    NoView,
-}
-
 impl<'o, K: ViewOwner> Row<'o, K> {
     /// Creates a row without blocks, for blocks of this order.
     pub(crate) fn new(owner: &'o Arc<K>, order: u8) -> Row<'o, K> {
@@ -48,33 +37,53 @@ impl<'o, K: ViewOwner> Row<'o, K> {
         }
     }
 
+    /// Returns the row of the blocks that `bytes` reaches into, which are viewed. `None` in a child
+    /// of fork(2), which has no metadata.
+    fn of(owner: &'o K, bytes: NonNull<[u8]>) -> Option<Row<'o, K>> {
+        let frames = owner.frames();
+        if frames.is_wiped() {
+            return None;
+        }
+        let start = bytes.cast::<u8>().addr().get();
+        let first = frames.head_of(frames.frame_of(start));
+        let order = frames.meta(first).order();
+        let inside = start - frames.host(first).addr();
+        Some(Row {
+            owner,
+            order,
+            first,
+            blocks: (inside + bytes.len()).div_ceil(PAGE_SIZE << order) as u32,
+        })
+    }
+
     /// Returns the first frame of the last block. The row is not empty.
     pub(crate) fn last(&self) -> FrameId {
         assert!(self.blocks > 0, "an empty row");
         FrameId(self.first.0 + ((self.blocks - 1) << self.order))
     }
 
-    /// Adds the block of which `find` takes a view, from its first byte on, if it follows the last.
+    /// Adds the block of which `find` takes a view, from its first byte on. Returns false, and
+    /// drops the view, if there is none or the block does not follow the last.
     pub(crate) fn add(
         &mut self,
         find: impl for<'id> FnOnce(Here<'id, K>) -> Option<Grip<'id, K>>,
-    ) -> Next {
+    ) -> bool {
         let Some(found) = Pinned::find(self.owner, 0, PAGE_SIZE, find) else {
-            return Next::NoView;
+            return false;
         };
         let frames = self.owner.frames();
         let frame = frames.frame_of(found.as_ptr().addr());
         let next = FrameId(self.first.0 + (self.blocks << self.order));
         let is_whole = frames.meta(frame).order() == self.order;
         if !is_whole || self.blocks > 0 && frame != next {
-            return Next::Elsewhere;
+            return false;
         }
         if self.blocks == 0 {
             self.first = frame;
         }
         self.blocks += 1;
         mem::forget(found);
-        Next::Follows
+        true
     }
 
     /// Returns one view of bytes of the row, which reach into its first block and into its last.
@@ -82,7 +91,7 @@ impl<'o, K: ViewOwner> Row<'o, K> {
     /// # Panics
     /// If they do not.
     pub(crate) fn into_view(self, inside: Range<usize>) -> Pinned<K> {
-        const { assert!(align_of::<K>() > SEVERAL | PAIR, "the bits are free") }
+        const { assert!(align_of::<K>() > SEVERAL, "the bit is free") }
         let block = PAGE_SIZE << self.order;
         assert!(inside.start < block && inside.end.div_ceil(block) == self.blocks as usize);
         let row = ManuallyDrop::new(self);
@@ -118,39 +127,11 @@ fn put_view<K: ViewOwner>(owner: &K, block: FrameId) {
     }
 }
 
-/// The first frames of the blocks of a view of several blocks, and the order of the blocks.
-struct Blocks {
-    first: FrameId,
-    order: u8,
-    count: u32,
-}
-
-impl Blocks {
-    /// Returns the blocks that `bytes` reaches into. `None` in a child of fork(2), which has no
-    /// metadata.
-    fn of<K: ViewOwner>(owner: &K, bytes: NonNull<[u8]>) -> Option<Blocks> {
-        let frames = owner.frames();
-        let start = bytes.cast::<u8>().addr().get();
-        if frames.is_wiped() {
-            return None;
-        }
-        let first = frames.head_of(frames.frame_of(start));
-        let order = frames.meta(first).order();
-        let inside = start - frames.host(first).addr();
-        let count = (inside + bytes.len()).div_ceil(PAGE_SIZE << order) as u32;
-        Some(Blocks {
-            first,
-            order,
-            count,
-        })
-    }
-}
-
 impl<K: ViewOwner> Pinned<K> {
     /// Returns the owner of a view of several blocks.
     fn row_owner(&self) -> Option<&K> {
         let is_row = self.block.is_none() && self.owner.addr() & SEVERAL != 0;
-        let owner = self.owner.map_addr(|owner| owner & !(SEVERAL | PAIR));
+        let owner = self.owner.map_addr(|owner| owner & !SEVERAL);
         let owner = owner.cast::<K>();
         // SAFETY: the pointer is the one that `Row::into_view` stored; `self` keeps the owner
         // alive.
@@ -178,7 +159,7 @@ impl<K: ViewOwner> Pinned<K> {
         copy::prefetch_first::<1>(start);
         copy::prefetch_first::<1>(start.wrapping_add(len - 1));
         for (taken, (meta, tag)) in pair.iter().zip(tags).enumerate() {
-            let held = meta.try_hot_view_of(tag);
+            let held = meta.try_hold_of(tag, Hold::try_view_hot);
             if held != HeldOf::Sought {
                 let count = taken + usize::from(held == HeldOf::Other);
                 let ids = (first.0..).map(FrameId);
@@ -192,24 +173,9 @@ impl<K: ViewOwner> Pinned<K> {
             // they are up to date, see `Meta::warm`.
             bytes: NonNull::slice_from_raw_parts(unsafe { frames.start(first).add(in_page) }, len),
             block: None,
-            owner: owner.map_addr(|owner| owner | SEVERAL | PAIR),
+            owner: owner.map_addr(|owner| owner | SEVERAL),
             _of: PhantomData,
         })
-    }
-
-    /// Drops a view that [`Pinned::find_pair`] found.
-    ///
-    /// In a child of fork(2) the metadata is zeros, which the owner takes into account, as for
-    /// other views.
-    pub(super) fn drop_pair(&mut self) {
-        let Some(owner) = self.row_owner() else {
-            return;
-        };
-        let first = owner
-            .frames()
-            .frame_of(self.bytes.cast::<u8>().addr().get());
-        put_view(owner, first);
-        put_view(owner, FrameId(first.0 + 1));
     }
 
     /// Whether this is a view of several blocks.
@@ -222,42 +188,28 @@ impl<K: ViewOwner> Pinned<K> {
     pub(super) fn part_of_row(&self, bytes: NonNull<[u8]>) -> Option<Pinned<K>> {
         let owner = self.row_owner()?;
         let frames = owner.frames();
-        let Blocks {
-            first,
-            order,
-            count,
-        } = Blocks::of(owner, bytes)?;
+        let whole = ManuallyDrop::new(Row::of(owner, bytes)?);
         let mut row = Row {
-            owner,
-            order,
-            first,
             blocks: 0,
+            ..*whole
         };
-        for at in 0..count {
-            let meta = frames.meta(FrameId(first.0 + (at << order)));
+        for at in 0..whole.blocks {
+            let meta = frames.meta(FrameId(row.first.0 + (at << row.order)));
             match meta.hold.try_clone_view()? {
                 PutView::Kept => {}
                 PutView::Detached => owner.detached_view_made(meta),
             }
             row.blocks += 1;
         }
-        let inside = bytes.cast::<u8>().addr().get() - frames.host(first).addr();
+        let inside = bytes.cast::<u8>().addr().get() - frames.host(row.first).addr();
         Some(row.into_view(inside..inside + bytes.len()))
     }
 
     /// Drops a view of several blocks.
     pub(super) fn drop_row(&mut self) {
-        let Some(owner) = self.row_owner() else {
-            return;
-        };
-        let Some(blocks) = Blocks::of(owner, self.bytes) else {
-            return;
-        };
-        drop(Row {
-            owner,
-            order: blocks.order,
-            first: blocks.first,
-            blocks: blocks.count,
-        });
+        drop(
+            self.row_owner()
+                .and_then(|owner| Row::of(owner, self.bytes)),
+        );
     }
 }

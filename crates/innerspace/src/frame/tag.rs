@@ -12,9 +12,8 @@
 //!
 //! So if a frame has a tag, the index has the frame at that place. A frame that is freed has no
 //! tag, and a published frame gets none before it is in an index. A reader checks the tag, takes a
-//! hold that requires CACHED, and checks the tag again (`Meta::try_hot_view_of`,
-//! `Meta::try_view_of`, `Meta::try_get_of`). `docs/protocols/hold-word.md` says why that proves the
-//! guess, and has the orderings.
+//! hold that requires CACHED, and checks the tag again (`Meta::try_hold_of`).
+//! `docs/protocols/hold-word.md` says why that proves the guess, and has the orderings.
 //!
 //! Three kinds of files have no tags: files of larger blocks, files that were ever longer than
 //! [`TAGGED_BYTES`], and files whose owner has a number of 2^23 or more.

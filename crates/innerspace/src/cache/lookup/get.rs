@@ -17,7 +17,7 @@ use crate::cache::index::Word;
 use crate::cache::index::spare_nodes::SpareNodes;
 use crate::cache::lookup::block::{AfterUse, BlockRef, INDEX_AND_USER, Locked, NewBlock};
 use crate::cache::wait::Wait;
-use crate::frame::{Dropped, FlagSet, HeldOf, Uses};
+use crate::frame::{Dropped, FlagSet, HeldOf, Hold, Uses};
 use crate::reclaim::{AllocMode, Evictable, PoolFrame, Refault, Retired};
 use crate::sync::atomic::Ordering;
 use crate::sync::{Backoff, interleave, raw};
@@ -159,7 +159,8 @@ impl FileCore {
             true => self.frames().lookaside.guess(tag),
             false => self.frames().lookaside.guess_in_run(tag),
         };
-        match self.frames().meta(frame).try_get_of(tag) {
+        let meta = self.frames().meta(frame);
+        match meta.try_hold_of(tag, Hold::try_get_cached) {
             HeldOf::Sought => return Some(frame),
             HeldOf::Other => self.put(frame),
             HeldOf::Refused => {}

@@ -69,7 +69,7 @@ use crate::cache::read::view::{MAX_ZEROS, View};
 use crate::cache::wait::Wait;
 use crate::cache::write::in_place::{end_write_mappings, move_block};
 use crate::cache::write::write_at::end_operation;
-use crate::frame::{Dropped, FlagSet, FrameOffset, HoldState, Kind, Next, Row, Uses, Window};
+use crate::frame::{Dropped, FlagSet, FrameOffset, HoldState, Kind, Row, Uses, Window};
 use crate::group::{GroupId, LimitError, LimitReason};
 use crate::reclaim::{AllocMode, Evictable, Io, Pool, PoolFrame};
 use crate::stats::Event;
@@ -162,11 +162,11 @@ impl Handle {
         let mut row = Row::new(&core.pool, core.id.order);
         for block in core.blocks_of(range.clone()) {
             let tag = core.blocks.index.tags().sought(block);
-            let next = row.add(|pool| {
+            let follows = row.add(|pool| {
                 let hot = pool.take_hot(tag);
                 hot.or_else(|| take_block(core, pool, block, 0))
             });
-            if next != Next::Follows {
+            if !follows {
                 return None;
             }
             let uses = &core.frames().meta(row.last()).uses;
@@ -262,12 +262,8 @@ impl Handle {
             page.set_kind(Kind::Cached);
             let frame = page.publish(HoldState::cached(1));
             core.pool.lru_add(frame);
-            let next = row.add(|pool| pool.take(FrameOffset::of(frame))?.up_to_date(0));
-            assert_eq!(
-                next,
-                Next::Follows,
-                "nobody else takes it out or writes to it"
-            );
+            let follows = row.add(|pool| pool.take(FrameOffset::of(frame))?.up_to_date(0));
+            assert!(follows, "nobody else takes it out or writes to it");
             let dropped = core.pool.uncache(frame);
             debug_assert_eq!(dropped, Dropped::Held);
             core.pool.lru_set(frame, Evictable::No);
@@ -380,10 +376,10 @@ impl<'f> LineUp<'f> {
                     let frame = locked.frame();
                     // The view is taken under the block's lock, so that no writer changes the block
                     // or moves it first.
-                    let next = self
+                    let follows = self
                         .row
                         .add(|pool| take_found(pool.take(FrameOffset::of(frame))?, 0));
-                    if next != Next::Follows || !self.is_at_its_place(block) {
+                    if !follows || !self.is_at_its_place(block) {
                         return Ok(false);
                     }
                     break;

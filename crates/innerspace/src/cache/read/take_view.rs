@@ -12,7 +12,7 @@ use crate::cache::read::fill::{Miss, Present};
 use crate::cache::read::view::View;
 use crate::cache::wait::Wait;
 use crate::cache::write::in_place::end_write_mappings;
-use crate::frame::{Grip, Guessed, Here, Pinned, Taken, Uses};
+use crate::frame::{Grip, Here, Pinned, Taken, Uses};
 use crate::reclaim::Pool;
 use crate::sync::{Arc, failpoint, raw};
 use crate::units::PAGE_SIZE;
@@ -40,8 +40,8 @@ impl Handle {
         // distinguished from a view, are handled here. So checking either of them after a hit costs
         // nothing.
         let len = (range.end - range.start) as usize;
-        match Pinned::of_len(len, move || self.view_missed(range, wait)) {
-            Ok(pinned) => Ok(View(pinned)),
+        match self.view_missed(range, wait) {
+            Ok(pinned) => Ok(View(pinned.of_len(len))),
             Err(error) => Err(error),
         }
     }
@@ -201,12 +201,10 @@ pub(super) fn take_block<'id>(
     inside: usize,
 ) -> Option<Grip<'id, Pool>> {
     let tag = core.blocks.index.tags().sought(block);
-    if tag.is_somewhere() {
-        match pool.take_guessed(tag) {
-            Guessed::Sought(taken) => return take_found(taken, inside),
-            Guessed::Other(taken) => taken.give_back(),
-            Guessed::Nothing => {}
-        }
+    if tag.is_somewhere()
+        && let Some(taken) = pool.take_guessed(tag)
+    {
+        return take_found(taken, inside);
     }
     let domain = &pool.owner().domain;
     loop {

@@ -1,6 +1,7 @@
 //! Loom models of `tag`: what a reader knows of a frame that it found by a guess.
 
 use super::*;
+use crate::frame::hold::Hold;
 use crate::frame::tag::{HeldOf, Slot, Tags, empty, fill, refill};
 use crate::sync::atomic::AtomicU64;
 
@@ -30,7 +31,7 @@ fn a_block_that_was_viewed_by_its_tag_stays_that_block() {
     loom::model(|| {
         let (world, tags) = world();
         let evictor = spawn(&world, reuse);
-        let seen = world.meta.try_view_of(tags.sought(0));
+        let seen = world.meta.try_hold_of(tags.sought(0), Hold::try_view);
         if seen == HeldOf::Sought {
             assert_eq!(world.read(), 10, "a view of another block");
         }
@@ -47,7 +48,7 @@ fn a_block_that_was_got_by_its_tag_stays_that_block() {
     loom::model(|| {
         let (world, tags) = world();
         let evictor = spawn(&world, reuse);
-        let seen = world.meta.try_get_of(tags.sought(0));
+        let seen = world.meta.try_hold_of(tags.sought(0), Hold::try_get_cached);
         if seen == HeldOf::Sought {
             assert_eq!(world.read(), 10, "another block");
         }
@@ -88,7 +89,7 @@ fn a_tag_is_in_step_with_the_index() {
             })
         };
         let before = slots[0].load(Ordering::Acquire);
-        let sought = |block| world.meta.try_view_of(tags.sought(block));
+        let sought = |block| world.meta.try_hold_of(tags.sought(block), Hold::try_view);
         let (old, new) = (sought(0), sought(1));
         if before == NOTHING {
             assert_ne!(old, HeldOf::Sought, "a block that was gone");
@@ -120,8 +121,8 @@ fn a_tag_moves_in_step_with_the_index() {
         let sought = tags.sought(0);
         let before = slot.load(Ordering::Acquire);
         let (old, new) = (
-            world.meta.try_view_of(sought),
-            other.meta.try_view_of(sought),
+            world.meta.try_hold_of(sought, Hold::try_view),
+            other.meta.try_hold_of(sought, Hold::try_view),
         );
         if before == OTHER {
             assert_ne!(old, HeldOf::Sought, "what the block was");

@@ -133,17 +133,23 @@ fn only_a_cached_frame_with_the_tag_is_the_block() {
     let frame = owned.publish(HoldState::cached(1));
     let meta = frames.meta(frame);
     // The block is not in its index yet.
-    assert_eq!(meta.try_view_of(here), HeldOf::Refused);
+    assert_eq!(meta.try_hold_of(here, Hold::try_view), HeldOf::Refused);
     meta.set_tag(here);
-    assert_eq!(meta.try_view_of(here), HeldOf::Sought);
-    assert_eq!(meta.try_get_of(here), HeldOf::Sought);
-    assert_eq!(meta.try_get_of(other), HeldOf::Refused);
+    assert_eq!(meta.try_hold_of(here, Hold::try_view), HeldOf::Sought);
+    assert_eq!(meta.try_hold_of(here, Hold::try_get_cached), HeldOf::Sought);
+    assert_eq!(
+        meta.try_hold_of(other, Hold::try_get_cached),
+        HeldOf::Refused
+    );
     assert_eq!((meta.hold.load().views(), meta.hold.load().refs()), (1, 2));
     assert_eq!(meta.hold.put(), Dropped::Held);
     assert_eq!(meta.hold.put_view(), PutView::Kept);
     assert!(meta.hold.freeze(1));
-    assert_eq!(meta.try_view_of(here), HeldOf::Refused);
-    assert_eq!(meta.try_get_of(here), HeldOf::Refused);
+    assert_eq!(meta.try_hold_of(here, Hold::try_view), HeldOf::Refused);
+    assert_eq!(
+        meta.try_hold_of(here, Hold::try_get_cached),
+        HeldOf::Refused
+    );
     meta.set_tag(Tag::NONE);
     frames.free(frame);
     frames.validate();
