@@ -34,7 +34,7 @@
 //! | the effect of a second use; which list gives pages | `lists/policy.rs` |
 //! | when a block counts as used | the callers of `mark_accessed`, listed in `uses.rs` |
 //! | how long a request tries; when it waits for others | `evict/room.rs`, `Rounds` |
-//! | which stores a request may call | `owners/owner.rs`, `Io`; `alloc/request.rs`, `effort` |
+//! | which stores a request may call | `owners/owner.rs`, `Io`; `alloc/request.rs`, `reclaim_io` |
 //! | when the background frees and writes | `background/steps.rs` |
 //!
 //! **The order in which a scan's pages are evicted.** New blocks come to the head of their group's

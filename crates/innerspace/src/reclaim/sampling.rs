@@ -13,8 +13,8 @@
 //!
 //! Whether a block is sampled is decided once, when it comes in, and noted in
 //! [`Meta::uses`](crate::frame::Meta). A use of a block that is not sampled costs a bit test and a
-//! count on the thread's own cache line. That is still too much for every hit. So uses are sampled
-//! for a *stretch*, and then not for four hundred times as long. The curve shows the last whole
+//! count that all threads share. That is too much for every hit. So uses are sampled for a
+//! *stretch*, and then not for four hundred times as long. The curve shows the last whole
 //! stretch or, until the first one ends, the first. While nothing is sampled, a use costs a look at
 //! one flag.
 //!
@@ -29,7 +29,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
 use crate::frame::{Meta, Uses};
-use crate::stats::thread_number;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::units::{PAGE_SIZE, PageCount};
@@ -109,18 +108,9 @@ pub(crate) struct Sampler {
     state: Mutex<State>,
     /// The number of pages of distance in one part of the reach.
     part: u64,
-    /// Counts of all uses, sampled or not, one for each stripe of threads.
-    seen: Box<[Seen]>,
+    /// The number of all uses by calls in this stretch, sampled or not.
+    seen: AtomicU64,
 }
-
-/// The uses by the threads of one stripe. They are not added atomically: threads that share a
-/// stripe may lose one now and then.
-#[derive(Default)]
-#[repr(align(128))]
-struct Seen(AtomicU64);
-
-/// The number of stripes of threads.
-const STRIPES: usize = 16;
 
 struct State {
     /// When each sampled block was last used, as a count of uses.
@@ -160,7 +150,7 @@ impl Sampler {
             threshold: AtomicU64::new(1 << HASH_BITS),
             state: Mutex::new(State::new()),
             part: (memory.0 * REACH).div_ceil(PARTS as u64).max(1),
-            seen: (0..STRIPES).map(|_| Seen::default()).collect(),
+            seen: AtomicU64::new(0),
         }
     }
 
@@ -172,8 +162,7 @@ impl Sampler {
 
     /// Notes that a block was used by a call in a stretch.
     pub(crate) fn see(&self, meta: &Meta, pages: u64) {
-        let seen = &self.seen[thread_number() % STRIPES].0;
-        seen.store(seen.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.seen.fetch_add(1, Ordering::Relaxed);
         if meta.uses.has(Uses::SAMPLED) {
             self.used(meta, pages, Way::Call);
         }
@@ -184,16 +173,10 @@ impl Sampler {
         self.is_on() && meta.uses.has(Uses::SAMPLED) && self.used(meta, pages, Way::Mapping)
     }
 
-    /// Returns the number of all uses by calls in this stretch.
-    fn seen(&self) -> u64 {
-        let seen = self.seen.iter().map(|seen| seen.0.load(Ordering::Relaxed));
-        seen.sum()
-    }
-
     /// Ends the stretch if it is long enough, and begins the time without sampling.
     #[cold]
     fn rest(&self, state: &mut State) {
-        let seen = self.seen();
+        let seen = self.seen.load(Ordering::Relaxed);
         let mapped = state.mapped / self.rate();
         if seen + (mapped as u64) < self.stretch {
             return;
@@ -220,9 +203,7 @@ impl Sampler {
             last: state.last.take(),
             ..State::new()
         };
-        self.seen
-            .iter()
-            .for_each(|seen| seen.0.store(0, Ordering::Relaxed));
+        self.seen.store(0, Ordering::Relaxed);
         self.on.store(true, Ordering::Relaxed);
         true
     }
@@ -314,7 +295,7 @@ impl Sampler {
         let state = self.state.lock();
         match &state.last {
             Some(last) => last.clone(),
-            None => self.curve_of(&state, self.seen()),
+            None => self.curve_of(&state, self.seen.load(Ordering::Relaxed)),
         }
     }
 
@@ -536,7 +517,7 @@ mod tests {
         let sampler = Sampler::new(PageCount(100));
         let round = |rounds: u64| {
             (0..rounds * 50).for_each(|n| {
-                sampler.seen[0].0.fetch_add(1, Ordering::Relaxed);
+                sampler.seen.fetch_add(1, Ordering::Relaxed);
                 sampler.note((1, n % 50), 1, Way::Call);
             });
         };

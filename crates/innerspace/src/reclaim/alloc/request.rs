@@ -96,13 +96,6 @@ impl From<Refused> for Stuck {
     }
 }
 
-/// How far a request may go if its first attempt fails.
-#[derive(Clone, Copy, Debug)]
-enum Effort {
-    Refuse,
-    Reclaim(Io),
-}
-
 /// A further attempt on the cold path.
 #[derive(Clone, Copy, Debug)]
 enum Attempt {
@@ -280,9 +273,10 @@ impl Pool {
             Ok((Some(over), got)) => return self.relieve(over, group, pages, mode).map(|()| got),
             Err(stuck) => stuck,
         };
-        let io = match self.effort(group, mode) {
-            Effort::Refuse => return Err(self.would_block(stuck.group(), pages)),
-            Effort::Reclaim(io) => io,
+        let Some(io) = self.reclaim_io(group, mode) else {
+            self.counters.count(Event::WouldBlock);
+            let reason = LimitReason::WouldBlock;
+            return Err((self.groups).limit_error(stuck.group(), pages, reason, None));
         };
         if let Stuck::Charge(group) = stuck {
             self.counters.count(Event::ChargeRefused);
@@ -328,43 +322,41 @@ impl Pool {
         mode: AllocMode,
     ) -> Result<(), LimitError> {
         let high = self.groups.high(group).map_or(u64::MAX, |high| high.0);
-        match self.effort(payer, mode) {
-            Effort::Refuse => {
-                let slack = (high / 8).clamp(1, HIGH_SLACK);
-                if self.over_high(group) > slack {
-                    // Pages in stock are not in use, so they are not a reason to refuse.
-                    self.groups.drain_stocks(group);
-                }
-                self.background.want_under_high(group);
-                if self.over_high(group) > slack {
-                    self.counters.count(Event::WouldBlock);
-                    let reason = LimitReason::OverHigh;
-                    return Err(self.groups.limit_error(group, pages, reason, None));
-                }
-            }
-            Effort::Reclaim(io) => {
-                self.counters.count(Event::DirectReclaim);
-                let _stalled = self.groups.stall(group);
+        let Some(io) = self.reclaim_io(payer, mode) else {
+            let slack = (high / 8).clamp(1, HIGH_SLACK);
+            if self.over_high(group) > slack {
+                // Pages in stock are not in use, so they are not a reason to refuse.
                 self.groups.drain_stocks(group);
-                let target = self.over_high(group).min(HIGH_PAGES);
-                if target > 0 {
-                    self.shrink(group, PageCount(target), io);
-                }
-                slow_down(self.over_high(group), high, io);
             }
+            self.background.want_under_high(group);
+            if self.over_high(group) > slack {
+                self.counters.count(Event::WouldBlock);
+                let reason = LimitReason::OverHigh;
+                return Err(self.groups.limit_error(group, pages, reason, None));
+            }
+            return Ok(());
+        };
+        self.counters.count(Event::DirectReclaim);
+        let _stalled = self.groups.stall(group);
+        self.groups.drain_stocks(group);
+        let target = self.over_high(group).min(HIGH_PAGES);
+        if target > 0 {
+            self.shrink(group, PageCount(target), io);
         }
+        slow_down(self.over_high(group), high, io);
         Ok(())
     }
 
-    /// Returns how far a request with this mode may go in this place. A store's own requests to
-    /// another pool may call stores there, but files that may be above the store are skipped.
-    fn effort(&self, payer: GroupId, mode: AllocMode) -> Effort {
+    /// Returns which stores a request with this mode may call in this place in order to make room;
+    /// `None` if it may make none. A store's own requests to another pool may call stores there,
+    /// but files that may be above the store are skipped.
+    fn reclaim_io(&self, payer: GroupId, mode: AllocMode) -> Option<Io> {
         match (mode, StoreScope::innermost(self.domain.id())) {
-            (AllocMode::NoWait, _) => Effort::Refuse,
+            (AllocMode::NoWait, _) => None,
             // This is read-ahead in a call to a store, or an owner that reclaim has called.
-            (AllocMode::NoIo, Some(_)) | (_, Some(Scope::Owner)) => Effort::Refuse,
-            (AllocMode::NoIo, None) | (_, Some(Scope::Store)) => Effort::Reclaim(Io::Forbidden),
-            (AllocMode::Wait, None) => Effort::Reclaim(Io::Of(payer)),
+            (AllocMode::NoIo, Some(_)) | (_, Some(Scope::Owner)) => None,
+            (AllocMode::NoIo, None) | (_, Some(Scope::Store)) => Some(Io::Forbidden),
+            (AllocMode::Wait, None) => Some(Io::Of(payer)),
         }
     }
 
@@ -415,12 +407,6 @@ impl Pool {
         };
         let extra = (max / 64).clamp(EXTRA_PAGES, MOST_EXTRA_PAGES);
         PageCount(missing + extra.min(max / 16))
-    }
-
-    fn would_block(&self, group: GroupId, pages: PageCount) -> LimitError {
-        self.counters.count(Event::WouldBlock);
-        let reason = LimitReason::WouldBlock;
-        self.groups.limit_error(group, pages, reason, None)
     }
 
     /// Creates the error for a request that has failed.

@@ -1,12 +1,13 @@
 //! A cluster: frames that a reclaimer takes from the tail of a list, judges and evicts together.
 
+use std::collections::HashSet;
+
 use crate::frame::{Bit, FlagSet, HoldState, Kind, Meta, Uses};
 use crate::group::GroupId;
 use crate::reclaim::lists::{Evictable, ListKind, pages_of, thread_batch};
 use crate::reclaim::owners::{Io, Owner, OwnerId};
 use crate::reclaim::pool::Pool;
 use crate::stats::Event;
-use crate::sync::Arc;
 use crate::sync::panics::Panics;
 use crate::units::{FrameId, PageCount};
 
@@ -68,35 +69,14 @@ enum Verdict {
     Clean,
 }
 
-/// Frames taken off a list. The vectors are reused from one cluster to the next.
+/// Frames taken off a list.
 pub(super) struct Cluster<'p> {
     pool: &'p Pool,
     /// The stores that the call may use; a pass may use fewer.
     io: Io,
     pub(super) taken: Vec<FrameId>,
-    /// For each taken frame: whether it was used through a mapping since reclaim last looked at it.
-    used: Vec<bool>,
-    /// The mapped frames: owner, index in the owner, position among the taken frames.
-    mapped: Vec<(OwnerId, u64, usize)>,
-    judged: Judged,
-}
-
-/// The taken frames by verdict.
-#[derive(Default)]
-struct Judged {
-    keep: Vec<FrameId>,
-    set_aside: Vec<FrameId>,
-    evict: Vec<FrameId>,
-    clean: Vec<FrameId>,
-}
-
-impl Judged {
-    fn clear(&mut self) {
-        self.keep.clear();
-        self.set_aside.clear();
-        self.evict.clear();
-        self.clean.clear();
-    }
+    /// The taken frames that were used through a mapping since reclaim last looked at them.
+    used: HashSet<FrameId>,
 }
 
 impl<'p> Cluster<'p> {
@@ -105,9 +85,7 @@ impl<'p> Cluster<'p> {
             pool,
             io,
             taken: Vec::new(),
-            used: Vec::new(),
-            mapped: Vec::new(),
-            judged: Judged::default(),
+            used: HashSet::new(),
         }
     }
 
@@ -121,69 +99,58 @@ impl<'p> Cluster<'p> {
 
     /// Returns the taken frames, each with whether it was used; see [`Cluster::age`].
     pub(super) fn aged(&self) -> impl Iterator<Item = (FrameId, bool)> {
-        self.taken.iter().copied().zip(self.used.iter().copied())
+        self.taken.iter().map(|id| (*id, self.used.contains(id)))
     }
 
     /// Clears the accessed bits of those taken frames that are mapped and that `which` accepts, and
     /// notes which had one set. Each owner is called once for a row of adjacent blocks.
     pub(super) fn age(&mut self, which: impl Fn(&Meta) -> bool) {
         let Cluster {
-            pool,
-            taken,
-            used,
-            mapped,
-            ..
+            pool, taken, used, ..
         } = self;
+        let meta = |id: &FrameId| pool.frames.meta(*id);
+        let is_mapped = |id: &FrameId| meta(id).hold.load().mapped() > 0 && which(meta(id));
+        let mut mapped: Vec<FrameId> = taken.iter().copied().filter(is_mapped).collect();
         used.clear();
-        used.resize(taken.len(), false);
-        mapped.clear();
-        for (at, id) in taken.iter().enumerate() {
-            let meta = pool.frames.meta(*id);
-            if meta.hold.load().mapped() > 0 && which(meta) {
-                mapped.push((OwnerId(meta.owner()), meta.index(), at));
-            }
-        }
-        mapped.sort_unstable_by_key(|(owner, index, _)| (owner.0, *index));
-        let mut owner: Option<(OwnerId, Option<Arc<dyn Owner>>)> = None;
-        for run in mapped.chunk_by(|one, next| one.0 == next.0 && one.1 + 1 == next.1) {
-            let (id, first, _) = run[0];
-            if owner.as_ref().is_none_or(|(of, _)| *of != id) {
-                owner = Some((id, pool.owners.get(id)));
-            }
-            let Some((_, Some(owner))) = &owner else {
-                continue;
-            };
-            owner.age(first..first + run.len() as u64, &mut |index| {
-                used[run[(index - first) as usize].2] = true;
-            });
-            for (_, _, at) in run {
-                let uses = &pool.frames.meta(taken[*at]).uses;
-                used[*at] |= uses.has(Uses::TOUCHED) && uses.clear(Uses::TOUCHED);
-                // A page mapped by fault-around was still marked as awaited. From now on it can be
-                // evicted with its neighbours, so that their frames are free in a row.
-                if used[*at] && uses.has(Uses::AHEAD) {
-                    uses.clear(Uses::AHEAD);
+        by_owner(pool, &mut mapped, |_, owner, frames| {
+            let follows =
+                |one: &FrameId, next: &FrameId| meta(one).index() + 1 == meta(next).index();
+            for run in frames.chunk_by(follows) {
+                let first = meta(&run[0]).index();
+                owner.age(first..first + run.len() as u64, &mut |index| {
+                    used.insert(run[(index - first) as usize]);
+                });
+                for id in run {
+                    let uses = &meta(id).uses;
+                    if uses.has(Uses::TOUCHED) && uses.clear(Uses::TOUCHED) {
+                        used.insert(*id);
+                    }
+                    // A page mapped by fault-around was still marked as awaited. From now on it can
+                    // be evicted with its neighbours, so that their frames are free in a row.
+                    if used.contains(id) && uses.has(Uses::AHEAD) {
+                        uses.clear(Uses::AHEAD);
+                    }
                 }
             }
-        }
+        });
     }
 
     /// Decides what is done with each taken frame, and does it. Frames that stay are put back.
     pub(super) fn reclaim(&mut self, effort: Effort, io: Io, done: &mut Shrunk) {
         let pool = self.pool;
         self.age(|meta| effort == Effort::Spare && !is_in_use(meta.hold.load(), meta.flags.load()));
-        let mut judged = std::mem::take(&mut self.judged);
-        judged.clear();
+        let (mut keep, mut set_aside) = (Vec::new(), Vec::new());
+        let (mut evict, mut clean) = (Vec::new(), Vec::new());
         let mut busy = 0;
         for (id, used) in self.aged() {
             let meta = pool.frames.meta(id);
             done.note_wait(id, meta);
             let verdict = verdict(pool, id, used, effort, io);
             let list = match verdict {
-                Verdict::Keep | Verdict::KeepDirty => &mut judged.keep,
-                Verdict::SetAside => &mut judged.set_aside,
-                Verdict::Evict => &mut judged.evict,
-                Verdict::Clean => &mut judged.clean,
+                Verdict::Keep | Verdict::KeepDirty => &mut keep,
+                Verdict::SetAside => &mut set_aside,
+                Verdict::Evict => &mut evict,
+                Verdict::Clean => &mut clean,
             };
             list.push(id);
             if !matches!(verdict, Verdict::Evict | Verdict::Clean) {
@@ -194,12 +161,9 @@ impl<'p> Cluster<'p> {
             }
         }
         pool.counters.add(Event::PgBusy, busy);
-        pool.lru
-            .put_back(&pool.frames, &judged.keep, Evictable::Yes);
-        pool.lru
-            .put_back(&pool.frames, &judged.set_aside, Evictable::No);
-        evict_chosen(pool, &mut judged, self.io, done);
-        self.judged = judged;
+        pool.lru.put_back(&pool.frames, &keep, Evictable::Yes);
+        pool.lru.put_back(&pool.frames, &set_aside, Evictable::No);
+        evict_chosen(pool, evict, clean, self.io, done);
     }
 }
 
@@ -256,11 +220,16 @@ fn verdict(pool: &Pool, id: FrameId, used: bool, effort: Effort, io: Io) -> Verd
 }
 
 /// Has the owners write and evict isolated frames. Frames that stay are put back.
-fn evict_chosen(pool: &Pool, judged: &mut Judged, io: Io, done: &mut Shrunk) {
-    let Judged { evict, clean, .. } = judged;
+fn evict_chosen(
+    pool: &Pool,
+    mut evict: Vec<FrameId>,
+    mut clean: Vec<FrameId>,
+    io: Io,
+    done: &mut Shrunk,
+) {
     // A store may panic. Isolated frames are put back all the same.
     let mut panics = Panics::default();
-    by_owner(pool, clean, |id, owner, frames| {
+    by_owner(pool, &mut clean, |id, owner, frames| {
         if !pool.owners.may_clean(id) {
             return;
         }
@@ -271,8 +240,8 @@ fn evict_chosen(pool: &Pool, judged: &mut Judged, io: Io, done: &mut Shrunk) {
             pool.counters.add(Event::PgWriteback, count.written.0);
         });
     });
-    evict.append(clean);
-    by_owner(pool, evict, |_, owner, frames| {
+    evict.append(&mut clean);
+    by_owner(pool, &mut evict, |_, owner, frames| {
         panics.catch(|| {
             // Read before the eviction: frames that were evicted may be in other blocks after it.
             let pages = pages_of(pool.frames.meta(frames[0]));
@@ -285,7 +254,7 @@ fn evict_chosen(pool: &Pool, judged: &mut Judged, io: Io, done: &mut Shrunk) {
             pool.counters.add(Event::PgBusy, busy);
         });
     });
-    pool.lru.put_back(&pool.frames, evict, Evictable::Yes);
+    pool.lru.put_back(&pool.frames, &evict, Evictable::Yes);
     panics.go_on();
 }
 

@@ -15,7 +15,7 @@
 use super::cluster::{Cluster, Effort, Shrunk};
 use crate::frame::{End, FlagSet};
 use crate::group::{GroupId, Portion, Spared};
-use crate::reclaim::lists::{Demotion, Evictable, ListKind, pages_of};
+use crate::reclaim::lists::{Evictable, ListKind, pages_of};
 use crate::reclaim::owners::Io;
 use crate::reclaim::pool::Pool;
 use crate::stats::Event;
@@ -242,14 +242,11 @@ impl Scan<'_> {
                 }
             }
             pool.lru.put_back(&pool.frames, &keep, Evictable::Yes);
-            let end = match policy.demotion() {
-                Demotion::SecondChance => End::Front,
-                Demotion::Next => {
-                    // Frames were taken oldest first.
-                    demote.reverse();
-                    End::Back
-                }
-            };
+            let end = policy.demotes_to();
+            if end == End::Back {
+                // Frames were taken oldest first.
+                demote.reverse();
+            }
             pool.lru.put_back_inactive(&pool.frames, &demote, end);
         }
         pool.counters.add(Event::PgRefill, scanned);

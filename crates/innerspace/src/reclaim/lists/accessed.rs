@@ -18,7 +18,6 @@
 
 use super::batch::thread_batch;
 use super::lru::Lru;
-use super::policy::SecondUse;
 use super::state::{ListKind, LruState, pages_of};
 use crate::frame::{End, FlagSet, Frames, Uses};
 use crate::group::GroupId;
@@ -30,14 +29,12 @@ impl Lru {
     /// Handles another use of a frame that is inactive and referenced.
     #[cold]
     pub(crate) fn used_again(&self, frames: &Frames, counters: &Counters, id: FrameId) {
-        match self.policy.second_use() {
-            SecondUse::Activate => self.activate(frames, counters, id, thread_batch()),
-            SecondUse::Remember => {
-                let uses = &frames.meta(id).uses;
-                if !uses.has(Uses::AGAIN) {
-                    uses.set(Uses::AGAIN);
-                }
-            }
+        if self.policy.activates_now() {
+            return self.activate(frames, counters, id, thread_batch());
+        }
+        let uses = &frames.meta(id).uses;
+        if !uses.has(Uses::AGAIN) {
+            uses.set(Uses::AGAIN);
         }
     }
 

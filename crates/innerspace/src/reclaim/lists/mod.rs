@@ -20,7 +20,6 @@ mod state;
 
 pub(super) use batch::{BATCH_LEN, thread_batch};
 pub(super) use lru::Lru;
-pub(super) use policy::Demotion;
 pub use policy::EvictionPolicy;
 #[cfg(all(test, not(shuttle)))]
 pub(crate) use refault::SHADOW_BITS;

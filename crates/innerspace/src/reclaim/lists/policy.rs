@@ -20,6 +20,7 @@
 //! shadow, too.
 
 use super::state::ListSizes;
+use crate::frame::End;
 use crate::units::PageCount;
 
 /// The policy by which a [`Memory`](crate::Memory) chooses pages to evict.
@@ -35,25 +36,6 @@ pub enum EvictionPolicy {
     S3Fifo,
 }
 
-/// What a second use does to a block on the inactive list.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum SecondUse {
-    /// The block moves to the active list now.
-    Activate,
-    /// The use is remembered, and the block moves when it reaches the tail.
-    Remember,
-}
-
-/// What happens to a frame at the tail of the active list that was not used since reclaim last
-/// looked at it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Demotion {
-    /// It passes through the inactive list once more.
-    SecondChance,
-    /// It is evicted next.
-    Next,
-}
-
 /// With two lists, a distance is short if it is at most this part of both lists together.
 const SHORT_PART: u64 = 8;
 
@@ -61,11 +43,10 @@ const SHORT_PART: u64 = 8;
 const SMALL_PART: u64 = 10;
 
 impl EvictionPolicy {
-    pub(super) fn second_use(self) -> SecondUse {
-        match self {
-            EvictionPolicy::TwoLists => SecondUse::Activate,
-            EvictionPolicy::S3Fifo => SecondUse::Remember,
-        }
+    /// Whether a second use moves a block on the inactive list to the active one now. If not, it is
+    /// remembered, and the block moves when it reaches the tail.
+    pub(super) fn activates_now(self) -> bool {
+        self == EvictionPolicy::TwoLists
     }
 
     /// Whether the active list gives frames to the inactive one now. With two lists it does while
@@ -77,10 +58,13 @@ impl EvictionPolicy {
         }
     }
 
-    pub(crate) fn demotion(self) -> Demotion {
+    /// Returns the end of the inactive list to which a frame goes that was at the tail of the
+    /// active list and was not used since reclaim last looked at it. At the front, it passes
+    /// through the list once more; at the back, it is evicted next.
+    pub(crate) fn demotes_to(self) -> End {
         match self {
-            EvictionPolicy::TwoLists => Demotion::SecondChance,
-            EvictionPolicy::S3Fifo => Demotion::Next,
+            EvictionPolicy::TwoLists => End::Front,
+            EvictionPolicy::S3Fifo => End::Back,
         }
     }
 
