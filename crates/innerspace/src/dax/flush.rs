@@ -91,8 +91,8 @@ impl DaxCore {
         error
     }
 
-    /// Flushes locked dirty entries, and unlocks them clean. Returns whether none of them is pinned,
-    /// and stays dirty.
+    /// Flushes locked dirty entries, and unlocks them clean. Returns whether none of them is
+    /// pinned, and stays dirty.
     fn flush(
         &self,
         batch: &mut Vec<Locked<'_>>,

@@ -49,8 +49,8 @@ pub(crate) fn read_vectored_or_eof<S: Store + ?Sized>(
     })
 }
 
-/// Repeats `call`, which reads from the byte with the given number on, until `wanted` bytes are read
-/// or the store ends. Returns the number of bytes read.
+/// Repeats `call`, which reads from the byte with the given number on, until `wanted` bytes are
+/// read or the store ends. Returns the number of bytes read.
 fn read_on(
     wanted: usize,
     offset: u64,

@@ -8,8 +8,8 @@
 //!
 //! **Rules.** While a caller looks a page up, it keeps others from changing the page: it has the
 //! page's entry locked, or the file exclusively. If the answer is longer, the caller relies only on
-//! the part that it has locked. `allocate` is called only for holes. `free` is called once no thread
-//! can reach the pages any more; also for an allocation that is not used after all.
+//! the part that it has locked. `allocate` is called only for holes. `free` is called once no
+//! thread can reach the pages any more; also for an allocation that is not used after all.
 
 mod blocks;
 #[cfg(test)]
@@ -59,7 +59,8 @@ pub(crate) trait ExtentMap: Send + Sync {
     ///
     /// # Errors
     /// `StorageFull` if there is no such run (for a single page: if the device is full); an error
-    /// with [`StoreError::Shrank`] inside if others have cut the host file. Nothing has changed then.
+    /// with [`StoreError::Shrank`] inside if others have cut the host file. Nothing has changed
+    /// then.
     fn allocate(&self, page: u64, pages: u64) -> io::Result<u64>;
 
     /// Makes pages a hole. No thread can reach them any more.

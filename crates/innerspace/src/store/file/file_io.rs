@@ -285,8 +285,9 @@ struct Span {
 
 impl Written {
     /// Adds a write. Returns offset and length of the span if it is due to be dropped. The span is
-    /// then forgotten with [`Cached::Dropped`], because the caller waits for the write-out and drops
-    /// all of it. Otherwise it stays, because dropping skips pages that are being written out.
+    /// then forgotten with [`Cached::Dropped`], because the caller waits for the write-out and
+    /// drops all of it. Otherwise it stays, because dropping skips pages that are being written
+    /// out.
     fn add(&self, offset: u64, count: u64, cached: Cached) -> Option<(u64, u64)> {
         let mut span = self.span.lock();
         let old = span.unwrap_or(Span {

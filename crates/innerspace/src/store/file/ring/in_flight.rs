@@ -38,7 +38,8 @@ pub(super) fn direct_reads<'e>(file_io: &'e FileIo, watch: &Watch) -> Option<&'e
 }
 
 impl Source {
-    /// Makes a read into this memory that a ring can take, if one can. The caller keeps the source, which has the descriptor, until the read has completed.
+    /// Makes a read into this memory that a ring can take, if one can. The caller keeps the source,
+    /// which has the descriptor, until the read has completed.
     pub(super) fn of_read(
         file_io: &FileIo,
         watch: &Arc<Watch>,
