@@ -300,6 +300,7 @@ impl DaxCore {
     fn drop_block(&self, locked: &Locked<'_>) {
         // If this fails, there is a block of zeros instead of a hole.
         let _ = self.parts.extents.free(locked.pages());
+        self.settle_heap();
     }
 
     /// Locks all of the page's 2 MiB as one entry. Returns `None` if one page has to be mapped

@@ -1,8 +1,8 @@
 //! Faults and calls that do not wait.
 //!
 //! A fault that does not wait never queries the device or its file system, makes no entry and takes
-//! no translations away. If one of these is necessary, or an entry is locked, the caller has to
-//! take the blocking path (`fault`).
+//! no translations away. If one of these is necessary, or an entry is locked, perhaps by another
+//! such fault, the caller has to take the blocking path (`fault`).
 
 use super::core::DaxCore;
 use super::device::Durability;

@@ -105,11 +105,18 @@ impl HostFile {
     /// # Errors
     /// The host's error.
     pub(crate) fn set_len(&self, len: u64) -> io::Result<()> {
-        self.len.resizing(&self.file, len, || {
+        let before = self.len.get();
+        let resized = self.len.resizing(&self.file, len, || {
             #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
             shared::faulty::ask(shared::faulty::Call::SetLen, 0..len as usize)?;
             self.file.set_len(len)
-        })
+        });
+        if resized.is_err() {
+            // The direct file keeps its length. If another process has cut the host's file, the
+            // part that is gone must be found missing, or a store there would raise a signal.
+            self.len.grew_to(before);
+        }
+        resized
     }
 
     /// Writes all of `buf` by a call to the host, which lengthens the file if needed.

@@ -187,6 +187,29 @@ fn a_file_that_can_neither_grow_nor_be_cut_back_is_as_long_as_it_was() {
     assert!(contents(&file) == longer);
 }
 
+/// Otherwise a store there would be one past the end of the host's file, which raises a signal.
+#[test]
+fn what_another_process_cut_is_found_missing_after_a_cut_that_failed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = path_in(&folder);
+    let file = clean(&path, 8);
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .and_then(|other| other.set_len(4 * PAGE))
+        .unwrap();
+    let host = refusing(Call::SetLen, 1);
+    file.set_len(2 * PAGE).unwrap_err();
+    drop(host);
+    assert_eq!(file.len(), 8 * PAGE);
+    let read = file.read_at(&mut [0], 6 * PAGE).unwrap_err();
+    let write = file.write_at(&[1], 6 * PAGE).unwrap_err();
+    for error in [read, write] {
+        let text = error.to_string();
+        assert!(text.contains("now ends at 16,384"), "{text}");
+    }
+}
+
 #[test]
 fn a_store_to_what_the_host_forgot_asks_for_room_again() {
     let folder = tempfile::tempdir().unwrap();

@@ -51,7 +51,7 @@ impl KnownLen {
     }
 
     /// Notes that a write of this process ended at `end`.
-    pub(super) fn grew_to(&self, end: u64) {
+    pub(crate) fn grew_to(&self, end: u64) {
         self.now.fetch_max(end, Ordering::Relaxed);
     }
 
