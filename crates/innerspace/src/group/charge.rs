@@ -137,6 +137,19 @@ impl GroupTree {
         charged.then(|| self.charge_from(Source::Stock, group, PageCount(1)))
     }
 
+    /// Charges one page from the thread's stock, which is filled with a batch if it is empty. Returns
+    /// `None` where a batch does not fit: so the pages of a long write leave some for nodes and for
+    /// other threads. Nothing counts as refused.
+    pub(crate) fn try_charge_batched(&self, group: GroupId) -> Option<Charge<'_>> {
+        let number = thread_number();
+        let source = match self.stocks.charge(number, group, 1) {
+            true => Source::Stock,
+            false if self.stocks.refill(self, number, group, 1) => Source::Levels(None),
+            false => return None,
+        };
+        Some(self.charge_from(source, group, PageCount(1)))
+    }
+
     /// Charges one page below every `max` and `high`: from the thread's stock, with a batch, or
     /// alone. Returns `None` where these do not suffice. Then nothing was refused or counted and no
     /// stock was drained: use [`GroupTree::try_charge`].

@@ -344,13 +344,9 @@ pub(crate) fn write_new_run(
         ids.push(publish_complete(core, frame, first + ids.len() as u64));
     }
     let end = (first + ids.len() as u64) << core.block_shift();
-    let (made, result) = insert_complete(core, first, &ids, end, AllocMode::Wait, |_| true);
-    match result {
-        // If some pages were made, the caller continues after them, and gets the error again if
-        // it persists.
-        Err(error) if made == 0 => Err(error),
-        _ => Ok(made << core.block_shift()),
-    }
+    // After an error, the next page is written alone, which waits, reclaims or fails alone.
+    let (made, _) = insert_complete(core, first, &ids, end, AllocMode::Wait, |_| true);
+    Ok(made << core.block_shift())
 }
 
 /// Returns how many blocks from `first` on, of at most `most`, are not cached now.

@@ -188,20 +188,26 @@ impl Pool {
     /// and does not count as a refusal; call [`Pool::alloc`] outside the section then.
     #[inline(always)]
     pub(crate) fn try_alloc(&self, group: GroupId) -> Option<PoolFrame<'_>> {
-        let charge = self.groups.try_charge_unrefused(group)?;
-        let frame = self.frames.alloc(0, Source::Ordinary)?;
-        self.note_charged(&charge);
-        Some(PoolFrame::new(self, frame, charge))
+        self.take(self.groups.try_charge_unrefused(group)?)
     }
 
-    /// Returns up to `most` frames of one page, as many as [`Pool::try_alloc`] gives. Waits as
-    /// [`AllocMode::Wait`] does, but not for memory.
+    /// Returns up to `most` frames of one page, as many as the thread's stock, or a batch for it,
+    /// pays for. Waits as [`AllocMode::Wait`] does, but not for memory.
     pub(crate) fn alloc_some(&self, group: GroupId, most: usize) -> Vec<PoolFrame<'_>> {
         AllocMode::Wait.check_order();
         age_if_due(self);
         let mut frames = Vec::with_capacity(most);
-        frames.extend((0..most).map_while(|_| self.try_alloc(group)));
+        let next = |_| self.take(self.groups.try_charge_batched(group)?);
+        frames.extend((0..most).map_while(next));
         frames
+    }
+
+    /// Takes a frame of one page for this charge, if one is free.
+    #[inline(always)]
+    fn take<'p>(&'p self, charge: Charge<'p>) -> Option<PoolFrame<'p>> {
+        let frame = self.frames.alloc(0, Source::Ordinary)?;
+        self.note_charged(&charge);
+        Some(PoolFrame::new(self, frame, charge))
     }
 
     /// Wakes the service thread if the charge changed the root's usage, and memory runs low.
