@@ -137,9 +137,9 @@ impl GroupTree {
         charged.then(|| self.charge_from(Source::Stock, group, PageCount(1)))
     }
 
-    /// Charges one page from the thread's stock, which is filled with a batch if it is empty. Returns
-    /// `None` where a batch does not fit: so the pages of a long write leave some for nodes and for
-    /// other threads. Nothing counts as refused.
+    /// Charges one page from the thread's stock, which is filled with a batch if it is empty.
+    /// Returns `None` where a batch does not fit: so the pages of a long write leave some for nodes
+    /// and for other threads. Nothing counts as refused.
     pub(crate) fn try_charge_batched(&self, group: GroupId) -> Option<Charge<'_>> {
         let number = thread_number();
         let source = match self.stocks.charge(number, group, 1) {
