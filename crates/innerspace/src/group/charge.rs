@@ -137,6 +137,11 @@ impl GroupTree {
         charged.then(|| self.charge_from(Source::Stock, group, PageCount(1)))
     }
 
+    /// Returns the pages of a thread's first batch; 0 if threads have no stocks.
+    pub(crate) fn first_batch(&self) -> usize {
+        self.stocks.first_batch() as usize
+    }
+
     /// Charges one page from the thread's stock, which is filled with a batch if it is empty.
     /// Returns `None` where a batch does not fit: so the pages of a long write leave some for nodes
     /// and for other threads. Nothing counts as refused.

@@ -226,6 +226,11 @@ impl Stocks {
         }
     }
 
+    /// Returns the pages of a first batch.
+    pub(super) fn first_batch(&self) -> u32 {
+        self.batches.first
+    }
+
     /// Returns the size of the next batch; see [`Batches::next`].
     fn next_batch(&self, levels: &impl Levels, number: usize, group: GroupId) -> u32 {
         let Batches { first, largest, .. } = self.batches;

@@ -112,9 +112,9 @@ impl MemoryBuilder {
     }
 
     /// Sets whether the system is asked to back the memory with huge pages (2 MiB on most
-    /// machines). The default is `true`, which makes accesses all over a large memory faster. Each
-    /// of them is cleared at its first use, so a small memory that is made for a short program is
-    /// faster without. It is advice: the system may have none, or may be set to use none.
+    /// machines), which need fewer translations in the processor. The default is `true`. The
+    /// system clears all of a huge page at its first use, which a program that runs for a few
+    /// seconds may notice. It is advice: the system may have none, or may be set to use none.
     pub fn huge_pages(mut self, wanted: bool) -> MemoryBuilder {
         self.pages = if wanted { Pages::Huge } else { Pages::Small };
         self

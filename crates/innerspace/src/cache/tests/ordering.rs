@@ -265,9 +265,7 @@ fn a_group_with_much_dirty_is_written_in_the_background_and_others_are_not() {
         stores.iter().all(|store| written(store) == 0),
         "young, and not much"
     );
-    first.write_at(&[1; 9 * 4096], 40_960).unwrap();
-    // A writer looks at the group's dirty pages before each run.
-    first.write_at(&[1; 4096], 19 * 4096).unwrap();
+    first.write_at(&[1; 10 * 4096], 40_960).unwrap();
     cache.tick();
     let left = [&first, &second, &outside].map(|file| core(file).dirty_blocks());
     assert_eq!(

@@ -191,11 +191,13 @@ impl Pool {
         self.take(self.groups.try_charge_unrefused(group)?)
     }
 
-    /// Returns up to `most` frames of one page, as many as the thread's stock, or a batch for it,
-    /// pays for. Waits as [`AllocMode::Wait`] does, but not for memory.
+    /// Returns up to `most` frames of one page, at most a first batch, as many as the thread's
+    /// stock, or a batch for it, pays for. So a small memory, or a group near its limit, gives few
+    /// or none. Waits as [`AllocMode::Wait`] does, but not for memory.
     pub(crate) fn alloc_some(&self, group: GroupId, most: usize) -> Vec<PoolFrame<'_>> {
         AllocMode::Wait.check_order();
         age_if_due(self);
+        let most = most.min(self.groups.first_batch());
         let mut frames = Vec::with_capacity(most);
         let next = |_| self.take(self.groups.try_charge_batched(group)?);
         frames.extend((0..most).map_while(next));

@@ -420,6 +420,16 @@ mod tests {
     }
 
     #[test]
+    fn a_write_of_nothing_is_not_due() {
+        let file = tempfile::tempfile().unwrap();
+        for cached in [Cached::Nothing, Cached::Dropped] {
+            let file_io = FileIo::new(cached);
+            assert_eq!(file_io.write_cached(&file, &[], 100).unwrap(), 0);
+            assert_eq!(file_io.written.take(), None);
+        }
+    }
+
+    #[test]
     fn the_longest_writes_of_a_sync_are_not_each_waited_for() {
         let written = Written::default();
         let longest = 4 << 20;
