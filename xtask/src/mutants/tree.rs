@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 
@@ -46,7 +47,12 @@ impl Tree {
         }
         let done = work();
         for path in changed.keys() {
-            fs::write(self.folder.join(path), fs::read(root().join(path))?)?;
+            let source = root().join(path);
+            fs::write(self.folder.join(path), fs::read(&source)?)?;
+            // The workspace and its copy share what cargo builds. It would take what it has built
+            // with the bug for the workspace's own, unless the workspace's file is newer.
+            let source = File::options().append(true).open(source)?;
+            source.set_modified(SystemTime::now())?;
         }
         done
     }
