@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::sync::{Condvar, Mutex, WaitEnd};
+use crate::sync::{Condvar, Mutex, MutexGuard, WaitEnd};
 
 /// Pieces of work of one kind that are under way now, in any thread.
 #[derive(Default)]
@@ -74,7 +74,8 @@ impl Progress {
 
     /// Waits until some work has ended since the count was `finished`, at most for `timeout`.
     pub(super) fn wait_for_end(&self, finished: u64, timeout: Duration) {
-        self.wait(Some(timeout), |state| state.finished != finished);
+        let is_over = |state: &State| state.finished != finished;
+        self.wait(self.state.lock(), Some(timeout), is_over);
     }
 
     /// Waits until all work that is under way now has ended, at most for `timeout`. Work that
@@ -84,17 +85,19 @@ impl Progress {
         let state = self.state.lock();
         let now = state.started;
         let others = state.finished != finished || !state.working.is_empty();
-        drop(state);
-        self.wait(timeout, |state| {
-            state.working.iter().all(|ticket| *ticket >= now)
-        });
+        let is_over = |state: &State| state.working.iter().all(|ticket| *ticket >= now);
+        self.wait(state, timeout, is_over);
         others
     }
 
-    fn wait(&self, timeout: Option<Duration>, is_over: impl Fn(&State) -> bool) {
+    fn wait(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        timeout: Option<Duration>,
+        is_over: impl Fn(&State) -> bool,
+    ) {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let mut end = WaitEnd::Woken;
-        let mut state = self.state.lock();
         while !is_over(&state) && end == WaitEnd::Woken {
             state.waiting += 1;
             (state, end) = match deadline {

@@ -80,28 +80,32 @@ impl<T> Batch<'_, T> {
     /// that another thread has held back since are left: they may have been retired after the grace
     /// period began.
     pub(crate) fn take_free(&mut self, is_free: impl Fn(u64) -> bool) -> Vec<T> {
-        let entries = std::mem::take(&mut self.entries).into_iter();
-        let (fresh, back): (Vec<_>, Vec<_>) = entries.partition(|(owner, _)| is_free(*owner));
-        let mut free = Vec::new();
+        let mut fresh = std::mem::take(&mut self.entries);
+        let back: Vec<_> = fresh
+            .extract_if(.., |(owner, _)| !is_free(*owner))
+            .collect();
+        let fresh = fresh.into_iter().map(|(_, entry)| entry);
         // What was held back before was counted under the mutex that `take` has locked since.
-        if !back.is_empty() || self.queue.held() > 0 {
-            let mut state = self.queue.state.lock();
-            state.held.retain(|owner, held| {
-                if is_free(*owner) {
-                    let before = held.partition_point(|(taken, _)| *taken <= self.number);
-                    free.extend(held.drain(..before).map(|(_, entry)| entry));
-                }
-                !held.is_empty()
-            });
-            self.queue.held.fetch_sub(free.len(), Ordering::Relaxed);
-            self.queue.held.fetch_add(back.len(), Ordering::Relaxed);
-            let taken = state.taken;
-            for (owner, entry) in back {
-                failpoint!(HeldBack);
-                state.held.entry(owner).or_default().push((taken, entry));
-            }
+        if back.is_empty() && self.queue.held() == 0 {
+            return fresh.collect();
         }
-        free.extend(fresh.into_iter().map(|(_, entry)| entry));
+        let mut free = Vec::new();
+        let mut state = self.queue.state.lock();
+        state.held.retain(|owner, held| {
+            if is_free(*owner) {
+                let before = held.partition_point(|(taken, _)| *taken <= self.number);
+                free.extend(held.drain(..before).map(|(_, entry)| entry));
+            }
+            !held.is_empty()
+        });
+        self.queue.held.fetch_sub(free.len(), Ordering::Relaxed);
+        self.queue.held.fetch_add(back.len(), Ordering::Relaxed);
+        let taken = state.taken;
+        for (owner, entry) in back {
+            failpoint!(HeldBack);
+            state.held.entry(owner).or_default().push((taken, entry));
+        }
+        free.extend(fresh);
         free
     }
 }
