@@ -212,3 +212,71 @@ def test_more_calls_than_the_memory_has_room_for(tmp_path):
         assert rest[1] == data[4096:8192] and rest[-1] == data[-4096:]
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+class FullMemory:
+    """A memory with room for a few calls, in which calls end all at once: none if they are too many."""
+
+    def __init__(self, room):
+        self.room, self.calls, self.failures, self.most = room, {}, 0, 0
+
+    def take(self):
+        """Ends the calls under way, and returns their numbers, as `Wakeups.take` does."""
+        ended = list(self.calls)
+        self.most = max(self.most, len(ended) if len(ended) <= self.room else 0)
+        for call in self.calls.values():
+            call.fits = len(ended) <= self.room
+        self.calls.clear()
+        return ended
+
+
+class FakeCall:
+    def __init__(self, memory, value):
+        self.memory, self.value, self.fits = memory, value, None
+
+    def poll(self, _, number):
+        if self.fits is None:
+            self.memory.calls[number] = self
+            return None
+        if not self.fits:
+            self.memory.failures += 1
+            raise innerspace.LimitError("full")
+        return (self.value,)
+
+    def cancel(self):
+        pass
+
+
+@pytest.mark.parametrize("room", [0, 1, 5])
+def test_calls_that_fill_the_memory_together_are_made_one_by_one_at_last(room):
+    from innerspace import _aio
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        reactor, memory = _aio._Reactor(loop), FullMemory(room)
+        loop.remove_reader(reactor._wakeups.fileno())
+        reactor._wakeups = memory
+
+        def read(value):
+            return asyncio.ensure_future(reactor.wait(lambda: FakeCall(memory, value), loop))
+
+        reads = [read(value) for value in range(40)]
+        for turn in range(1000):
+            await asyncio.sleep(0)
+            reactor._run()
+            if turn == 3:
+                for one in reads[::4]:
+                    one.cancel()
+            if all(one.done() for one in reads):
+                break
+        ended = await asyncio.gather(*reads, return_exceptions=True)
+        kept = [(value, end) for value, end in enumerate(ended) if value % 4]
+        if room == 0:
+            assert all(isinstance(end, innerspace.LimitError) for _, end in kept)
+        else:
+            assert all(value == end for value, end in kept), ended
+            # There are several at a time again where there is room.
+            assert memory.most >= min(room, 3)
+        assert not reactor._waiting and not reactor._postponed and not reactor._given
+
+    asyncio.run(main())

@@ -7,7 +7,6 @@ when they are to be polled, and polls them in the loop's own thread.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -24,8 +23,9 @@ class _Reactor:
         self._wakeups = Wakeups()
         self._waiting: dict[int, tuple[Background, asyncio.Future[Any]]] = {}
         self._postponed: deque[asyncio.Future[None]] = deque()
-        self._numbers = itertools.count()
-        self._successes = 0
+        self._begun = 0
+        # Postponed calls that have their turn, and have not been made yet.
+        self._given = 0
         # The loop has only a weak reference, so that a loop that ends takes its reactor along.
         this = weakref.ref(self)
 
@@ -50,52 +50,64 @@ class _Reactor:
                     future.set_result(result[0])
 
     async def wait(self, make: Callable[[], Background], loop: asyncio.AbstractEventLoop) -> Any:
-        """Makes a call that may be made again: one that finds the memory full waits for the others."""
+        """Makes a call that may be made again.
+
+        One that finds the memory full waits for others to end, and raises only if no other call was
+        under way at any time of its own. A call that succeeds makes room for two that wait: so the
+        number under way doubles until the memory is full again.
+        """
         while True:
-            before = self._successes
+            others, begun = len(self._waiting), self._begun
             try:
-                return await self.once(make(), loop)
+                value = await self.once(make(), loop)
             except LimitError:
-                if not self._waiting:
-                    if self._successes == before:
-                        raise
-                    # Others had the memory when this failed, and have it no longer.
-                    continue
+                if not others and self._begun == begun + 1:
+                    raise
+            else:
+                self._give_turns(2)
+                return value
             turn = loop.create_future()
             self._postponed.append(turn)
+            self._go_on()
             try:
                 await turn
             except asyncio.CancelledError:
-                self._next()
+                if not turn.cancelled():
+                    self._given -= 1
+                self._go_on()
                 raise
+            self._given -= 1
 
     async def once(self, call: Background, loop: asyncio.AbstractEventLoop) -> Any:
         """Makes a call."""
-        number = next(self._numbers)
-        result = call.poll(self._wakeups, number)
-        if result is not None:
-            self._successes += 1
-            return result[0]
-        future = loop.create_future()
-        self._waiting[number] = call, future
+        number = self._begun
+        self._begun += 1
         try:
-            value = await future
-            self._successes += 1
-            return value
+            result = call.poll(self._wakeups, number)
+            if result is not None:
+                return result[0]
+            future = loop.create_future()
+            self._waiting[number] = call, future
+            return await future
         finally:
             # A cancelled call is dropped, and with it its request.
-            del self._waiting[number]
+            self._waiting.pop(number, None)
             call.cancel()
-            self._next()
+            self._go_on()
 
-    def _next(self) -> None:
-        """Gives a postponed call its turn; all of them once nothing else is under way."""
-        while self._postponed:
+    def _go_on(self) -> None:
+        """Gives a postponed call its turn if nothing else is under way."""
+        if not self._waiting and not self._given:
+            self._give_turns(1)
+
+    def _give_turns(self, count: int) -> None:
+        """Gives up to `count` of the postponed calls their turn."""
+        while self._postponed and count:
             turn = self._postponed.popleft()
             if not turn.done():
                 turn.set_result(None)
-                if self._waiting:
-                    break
+                self._given += 1
+                count -= 1
 
 
 _reactors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Reactor] = weakref.WeakKeyDictionary()
