@@ -365,32 +365,26 @@ fn nonsense_is_refused() {
 
 #[test]
 fn without_memory_to_note_pages_in_more_is_named() {
-    const LEAVES: u64 = 64;
+    const STORES: u64 = 256;
+    const APART: u64 = 512 * KIB;
     let memory = memory(MINIMUM_LIMIT + 16 * MIB);
     let group = memory.create_group("small", 2 * MIB).unwrap();
     let space = memory.create_space_in(&group).unwrap();
-    let at = VirtAddr(0x4000_0000);
-    space.map(Map::anonymous(LEAVES * LEAF).at(at)).unwrap();
+    let (at, len) = (VirtAddr(0x4000_0000), STORES * APART);
+    space.map(Map::anonymous(len).at(at)).unwrap();
     let mut a = space.accessor().unwrap();
-    for leaf in 0..LEAVES {
-        a.store(at + leaf * LEAF, 1_u8).unwrap();
-    }
-    let whole = space.take_dirty(at, LEAVES * LEAF).unwrap();
-    assert_eq!(whole, [at..at + LEAVES * LEAF]);
+    let pages = || (0..STORES).map(|index| at + index * APART);
+    pages().for_each(|page| a.store(page, 1_u8).unwrap());
+    let whole = space.take_dirty(at, len).unwrap();
+    assert_eq!(whole, [at..at + len]);
     group.set_max(group.usage()).unwrap();
-    for leaf in 0..LEAVES {
-        a.store(at + leaf * LEAF, 2_u8).unwrap();
-    }
-    let named = space.take_dirty(at, LEAVES * LEAF).unwrap();
+    pages().for_each(|page| a.store(page, 2_u8).unwrap());
+    let named = space.take_dirty(at, len).unwrap();
     let bytes: u64 = named.iter().map(|range| range.end - range.start).sum();
-    assert!(bytes > LEAVES * PAGE, "there was no room to note each page");
-    assert!(bytes < LEAVES * LEAF, "there was room for some");
-    for leaf in 0..LEAVES {
-        let page = at + leaf * LEAF;
-        assert!(
-            named.iter().any(|range| range.contains(&page)),
-            "leaf {leaf}"
-        );
+    assert!(bytes > STORES * PAGE, "there was no room to note each page");
+    assert!(bytes < len, "there was room for some");
+    for page in pages() {
+        assert!(named.iter().any(|range| range.contains(&page)), "{page}");
     }
     assert!(group.usage() <= 2 * MIB + KIB);
 }

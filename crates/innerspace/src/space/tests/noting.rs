@@ -2,8 +2,6 @@
 
 use super::*;
 
-const LEAF: u64 = 512 * PAGE;
-
 #[test]
 fn what_cannot_be_noted_is_not_watched_and_named_again() {
     let pool = pool(256);
@@ -23,32 +21,31 @@ fn what_cannot_be_noted_is_not_watched_and_named_again() {
     space.validate();
 }
 
-/// The unmapped page cuts a noted range in two, and there is no memory for another note: then the
-/// part after the page is not noted any more.
+/// The unmapped page cuts a clean range in two, and there is no memory for another range: then the
+/// part after the page is not clean any more.
 #[test]
 fn a_range_that_cannot_be_cut_in_two_is_forgotten_from_there_on() {
     let pool = pool(512);
     let space = space(&pool);
-    let (at, leaves) = (VirtAddr(1 << 30), 31);
-    let len = leaves * LEAF;
+    let (at, stores) = (VirtAddr(1 << 30), 127);
+    let len = (stores + 1) * 4 * PAGE;
     space.map(Map::anonymous(len).at(at)).unwrap();
     let mut a = space.accessor().unwrap();
     space.take_dirty(at, len).unwrap();
-    // These notes and the note of the range itself fill a page.
-    (0..leaves).for_each(|leaf| a.store(at + leaf * LEAF + PAGE, 1u8).unwrap());
+    // The ranges between the stored pages fill a page.
+    let stored = |index: u64| at + (index * 4 + 3) * PAGE;
+    (0..stores).for_each(|index| a.store(stored(index), 1u8).unwrap());
     space.validate();
     let all = all_of(&pool);
-    space.unmap(at + 9 * LEAF, PAGE).unwrap();
+    space.unmap(stored(9) + 2 * PAGE, PAGE).unwrap();
     space.validate();
     drop(all);
     let named = space.take_dirty(at, len).unwrap();
-    let before = (0..9).map(|leaf| at + leaf * LEAF + PAGE);
-    let before = before.map(|page| page..page + PAGE);
-    let behind = at + 9 * LEAF + PAGE..at + len;
-    assert!(
-        named.iter().cloned().eq(before.chain([behind])),
-        "{named:?}"
-    );
+    let page = |index| stored(index)..stored(index) + PAGE;
+    let behind = stored(9) + 3 * PAGE..stored(10) + PAGE;
+    let pages = (0..10).map(page).chain([behind]);
+    let pages = pages.chain((11..stores).map(page));
+    assert!(named.iter().cloned().eq(pages), "{named:?}");
     space.validate();
     drop((a, space));
     assert_nothing_left(&pool);
