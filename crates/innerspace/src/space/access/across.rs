@@ -7,11 +7,10 @@
 
 use super::single::{Core, Sectioned};
 use super::what::What;
-use crate::space::core::fault::{AccessKind, Fault};
-use crate::space::tlb::page;
+use crate::space::core::address::crosses;
+use crate::space::core::fault::{Fault, FaultKind};
 use crate::space::tlb::translator::Need;
 use crate::space::vma::device::{DeviceCall, Transfer};
-use crate::sys::copy::Scalar;
 use crate::{PAGE_SIZE, VirtAddr};
 
 /// The part of a value in one page, with the device if a device is mapped there.
@@ -40,29 +39,26 @@ impl Part<'_> {
 }
 
 impl Core {
-    /// Loads or fetches a value that lies in two pages.
+    /// Completes an access to a value that met `fault`: the value lies in two pages, or is one of a
+    /// device.
     #[cold]
     #[inline(never)]
-    pub(crate) fn read_across<S: Sectioned>(
+    pub(crate) fn value_elsewhere<S: Sectioned>(
         &mut self,
         at: VirtAddr,
-        bytes: &mut [u8],
-        access: AccessKind,
+        bytes: Transfer<'_>,
+        fault: Fault,
     ) -> Result<(), Fault> {
-        let of = What::page(access, bytes.len());
-        self.transfer::<S>(at, Transfer::Load(bytes), of)
-    }
-
-    #[cold]
-    pub(crate) fn store_across<S: Sectioned, T: Scalar>(
-        &mut self,
-        at: VirtAddr,
-        value: T,
-    ) -> Result<(), Fault> {
-        let mut bytes = [0; 16];
-        let bytes = &mut bytes[..size_of::<T>()];
-        page::to_bytes(value, bytes);
-        self.write_across::<S>(at, bytes, What::page(AccessKind::Store, size_of::<T>()))
+        let in_two_pages = fault.kind() == FaultKind::Device && crosses(at, bytes.len());
+        let of = What::page(fault.access(), bytes.len());
+        match bytes {
+            Transfer::Store(bytes) if in_two_pages => self.write_across::<S>(at, bytes, of),
+            Transfer::Load(_) if in_two_pages => self.transfer::<S>(at, bytes, of),
+            bytes => {
+                let call = self.device_of(fault)?;
+                self.call::<S>(fault, || call.device.transfer(call.offset, bytes))
+            }
+        }
     }
 
     /// Writes bytes that lie in two pages, wholly or not at all. `part` says what to look up in

@@ -42,7 +42,7 @@ impl Core {
     ) -> Result<T, Fault> {
         check_load(order);
         let loaded = self.aligned::<S, T, T>(at, AccessKind::Load, |page| page.load_atomic(order));
-        loaded.or_else(|fault| self.load_from_device::<S, T>(fault))
+        loaded.or_else(|fault| self.load_elsewhere::<S, T>(at, fault))
     }
 
     #[inline(always)]
@@ -55,7 +55,7 @@ impl Core {
         check_store(order);
         let act = |page: Page| page.store_atomic(value, order);
         let stored = self.aligned::<S, T, ()>(at, AccessKind::Store, act);
-        stored.or_else(|fault| self.store_to_device::<S, T>(value, fault))
+        stored.or_else(|fault| self.store_elsewhere::<S, T>(at, value, fault))
     }
 
     #[inline(always)]

@@ -56,7 +56,8 @@ impl Core {
         self.vmas.device.take().ok_or(fault)
     }
 
-    fn call<S: Sectioned>(
+    /// Calls a device for the access `wanted`, outside every section.
+    pub(crate) fn call<S: Sectioned>(
         &mut self,
         wanted: Fault,
         act: impl FnOnce() -> Result<(), Cause>,
@@ -76,17 +77,6 @@ impl Core {
         }
         drop(paused);
         done.map_err(|cause| self.failed(wanted, cause))
-    }
-
-    /// Completes an access to a value that met `fault`.
-    #[cold]
-    pub(crate) fn device_value<S: Sectioned>(
-        &mut self,
-        bytes: Transfer<'_>,
-        fault: Fault,
-    ) -> Result<(), Fault> {
-        let call = self.device_of(fault)?;
-        self.call::<S>(fault, || call.device.transfer(call.offset, bytes))
     }
 
     /// Completes a bulk access inside one page that met `fault`.

@@ -212,7 +212,8 @@ impl Core {
         self.missed::<S, T>(at, what, act)
     }
 
-    /// Calls `act` with the bytes of a value at `at`, which lies in one page, in the same way.
+    /// Calls `act` with the bytes of a value at `at` in the same way. Fails if the value lies in
+    /// two pages or belongs to a device: [`Core::value_elsewhere`] goes on from there.
     #[inline(always)]
     pub(crate) fn access_value<S: Sectioned, T, R>(
         &mut self,
@@ -246,6 +247,10 @@ impl Core {
     fn look_up<S: Sectioned>(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         S::order(&mut self.translator);
         let (size, need) = (what.size(), what.need());
+        if crosses(at, size) {
+            self.fault = what.fault(FaultKind::Device, at);
+            return None;
+        }
         match self.translator.hit_and_fetch_ahead(at.0, size, need) {
             Some(page) => {
                 if self.translator.is_coalescing_due(at.0) {
@@ -389,29 +394,15 @@ impl Core {
 
     #[inline(always)]
     pub(crate) fn load<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
-        match S::hit(
-            &mut self.translator,
-            (at.0, size_of::<T>()),
-            Need::Read,
-            Page::load,
-        ) {
-            Some(value) => Ok(value),
-            None => self.load_missed::<S, T>(at),
-        }
+        let loaded = self.access_value::<S, T, T>(at, AccessKind::Load, Page::load);
+        loaded.or_else(|fault| self.load_elsewhere::<S, T>(at, fault))
     }
 
-    /// Completes a load that missed. Leaves the section.
+    /// Fetches an instruction: a load that needs the right to execute.
     #[inline(always)]
-    pub(crate) fn load_missed<S: Sectioned, T: Scalar>(
-        &mut self,
-        at: VirtAddr,
-    ) -> Result<T, Fault> {
-        if crosses(at, size_of::<T>()) {
-            S::leave(&mut self.translator);
-            return value_of(|bytes| self.read_across::<S>(at, bytes, AccessKind::Load));
-        }
-        self.missed::<S, T>(at, What::value::<T>(AccessKind::Load), Page::load)
-            .or_else(|fault| self.load_from_device::<S, T>(fault))
+    pub(crate) fn fetch<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
+        let fetched = self.access_value::<S, T, T>(at, AccessKind::Fetch, Page::load);
+        fetched.or_else(|fault| self.load_elsewhere::<S, T>(at, fault))
     }
 
     #[inline(always)]
@@ -420,62 +411,40 @@ impl Core {
         at: VirtAddr,
         value: T,
     ) -> Result<(), Fault> {
-        let store = |page: Page| page.store(value);
-        match S::hit(
-            &mut self.translator,
-            (at.0, size_of::<T>()),
-            Need::Write,
-            store,
-        ) {
-            Some(()) => Ok(()),
-            None => self.store_missed::<S, T>(at, value),
-        }
+        let act = |page: Page| page.store(value);
+        let stored = self.access_value::<S, T, ()>(at, AccessKind::Store, act);
+        stored.or_else(|fault| self.store_elsewhere::<S, T>(at, value, fault))
     }
 
-    /// Completes a store that missed. Leaves the section.
+    /// Completes a load or fetch that [`Core::access_value`] did not. The bytes have a buffer of
+    /// their own here: if the result were made out of line, the fast path would pass its own result
+    /// through memory, too.
     #[inline(always)]
-    pub(crate) fn store_missed<S: Sectioned, T: Scalar>(
+    pub(crate) fn load_elsewhere<S: Sectioned, T: Scalar>(
         &mut self,
         at: VirtAddr,
-        value: T,
-    ) -> Result<(), Fault> {
-        if crosses(at, size_of::<T>()) {
-            S::leave(&mut self.translator);
-            return self.store_across::<S, T>(at, value);
-        }
-        let what = What::value::<T>(AccessKind::Store);
-        self.missed::<S, ()>(at, what, |page| page.store(value))
-            .or_else(|fault| self.store_to_device::<S, T>(value, fault))
-    }
-
-    #[inline(always)]
-    pub(crate) fn load_from_device<S: Sectioned, T: Scalar>(
-        &mut self,
         fault: Fault,
     ) -> Result<T, Fault> {
-        value_of(|bytes| self.device_value::<S>(Transfer::Load(bytes), fault))
+        cold_path();
+        let mut bytes = [0; 16];
+        let bytes = &mut bytes[..size_of::<T>()];
+        self.value_elsewhere::<S>(at, Transfer::Load(bytes), fault)?;
+        Ok(page::from_bytes(bytes))
     }
 
+    /// Completes a store in the same way.
     #[cold]
     #[inline(never)]
-    pub(crate) fn store_to_device<S: Sectioned, T: Scalar>(
+    pub(crate) fn store_elsewhere<S: Sectioned, T: Scalar>(
         &mut self,
+        at: VirtAddr,
         value: T,
         fault: Fault,
     ) -> Result<(), Fault> {
         let mut bytes = [0; 16];
         let bytes = &mut bytes[..size_of::<T>()];
         page::to_bytes(value, bytes);
-        self.device_value::<S>(Transfer::Store(bytes), fault)
-    }
-
-    /// Fetches an instruction: a load that needs the right to execute.
-    #[inline(always)]
-    pub(crate) fn fetch<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
-        if crosses(at, size_of::<T>()) {
-            return value_of(|bytes| self.read_across::<S>(at, bytes, AccessKind::Fetch));
-        }
-        self.access_value::<S, T, T>(at, AccessKind::Fetch, Page::load)
+        self.value_elsewhere::<S>(at, Transfer::Store(bytes), fault)
     }
 
     /// Brings in the page of `at` for this kind of access, without accessing it.
@@ -486,16 +455,4 @@ impl Core {
     ) -> Result<(), Fault> {
         self.access::<S, ()>(at, What::page(access, 0), drop)
     }
-}
-
-/// Makes a value of bytes that `load` provides, off the fast path. The bytes have a buffer of their
-/// own here: if the result were made out of line, the fast path would pass its own result through
-/// memory, too.
-#[inline(always)]
-fn value_of<T: Scalar>(load: impl FnOnce(&mut [u8]) -> Result<(), Fault>) -> Result<T, Fault> {
-    cold_path();
-    let mut bytes = [0; 16];
-    let bytes = &mut bytes[..size_of::<T>()];
-    load(bytes)?;
-    Ok(page::from_bytes(bytes))
 }
