@@ -94,5 +94,5 @@ pub use error::{DaxAction, DaxError, DaxFeature, PinHolder};
 pub(crate) use fault::{DaxPages, Reach};
 pub use file::{DaxFile, DaxPin};
 pub(crate) use io::pieces;
-pub(crate) use reference::{DaxRef, WeakDaxRef};
+pub(crate) use reference::DaxRef;
 pub use stats::DaxStats;

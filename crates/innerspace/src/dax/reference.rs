@@ -8,7 +8,7 @@
 use std::ops::Deref;
 
 use super::core::DaxCore;
-use crate::sync::{Arc, Weak};
+use crate::sync::Arc;
 
 /// Keeps a file open. Clones share a count; [`DaxRef::with_own_count`] makes a reference with
 /// another count.
@@ -21,10 +21,6 @@ pub(crate) struct DaxRef(Arc<Counted>);
 #[repr(align(128))]
 struct Counted(Arc<DaxCore>);
 
-/// A reference that does not keep the file open.
-#[derive(Debug)]
-pub(crate) struct WeakDaxRef(Weak<Counted>);
-
 impl DaxRef {
     pub(crate) fn new(core: Arc<DaxCore>) -> DaxRef {
         DaxRef(Arc::new(Counted(core)))
@@ -35,18 +31,8 @@ impl DaxRef {
         DaxRef::new(self.core().clone())
     }
 
-    /// Returns whether both references are to the same file.
-    pub(crate) fn is_same(&self, other: &DaxRef) -> bool {
-        Arc::ptr_eq(self.core(), other.core())
-    }
-
     pub(crate) fn core(&self) -> &Arc<DaxCore> {
         &self.0.0
-    }
-
-    /// Returns a weak reference. It can be upgraded as long as a clone of this one exists.
-    pub(crate) fn downgrade(&self) -> WeakDaxRef {
-        WeakDaxRef(Arc::downgrade(&self.0))
     }
 }
 
@@ -56,11 +42,5 @@ impl Deref for DaxRef {
     #[inline]
     fn deref(&self) -> &DaxCore {
         &self.0.0
-    }
-}
-
-impl WeakDaxRef {
-    pub(crate) fn upgrade(&self) -> Option<DaxRef> {
-        self.0.upgrade().map(DaxRef)
     }
 }

@@ -7,7 +7,7 @@ use super::device::DeviceRef;
 use super::protection::{Protection, Sharing};
 use super::tree::Ranged;
 use crate::cache::{FileInner, MapperId, MapperList, Mappers, Reading, has_page_in};
-use crate::dax::{DaxRef, WeakDaxRef};
+use crate::dax::DaxRef;
 use crate::sync::{Arc, Weak};
 use crate::{FrameId, PAGE_SHIFT};
 
@@ -18,13 +18,6 @@ pub(crate) enum MappedFile {
     Cached(Arc<FileInner>),
     /// A direct-access file, whose own bytes are mapped.
     Direct(DaxRef),
-}
-
-/// The same file, by a reference that does not keep it open.
-#[derive(Debug)]
-pub(crate) enum WeakFile {
-    Cached(Weak<FileInner>),
-    Direct(WeakDaxRef),
 }
 
 impl MappedFile {
@@ -43,13 +36,6 @@ impl MappedFile {
         }
     }
 
-    pub(crate) fn downgrade(&self) -> WeakFile {
-        match self {
-            MappedFile::Cached(file) => WeakFile::Cached(Arc::downgrade(file)),
-            MappedFile::Direct(file) => WeakFile::Direct(file.downgrade()),
-        }
-    }
-
     /// Registers a mapper, which the file calls before it takes pages away.
     pub(crate) fn add_mapper(&self, mapper: Weak<dyn Mappers>) -> MapperId {
         match self {
@@ -63,15 +49,6 @@ impl MappedFile {
         match self {
             MappedFile::Cached(file) => &file.core().mappers,
             MappedFile::Direct(file) => &file.mappers,
-        }
-    }
-}
-
-impl WeakFile {
-    pub(crate) fn upgrade(&self) -> Option<MappedFile> {
-        match self {
-            WeakFile::Cached(file) => file.upgrade().map(MappedFile::Cached),
-            WeakFile::Direct(file) => file.upgrade().map(MappedFile::Direct),
         }
     }
 }

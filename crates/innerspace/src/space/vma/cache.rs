@@ -20,12 +20,10 @@
 //! this case. The kernel's vmacache told no thread while a process had only one, and that thread's
 //! slots became good again once other threads had counted on: CVE-2018-17182.)
 
-use super::area::{Backing, MappedFile, Residence, Vma, WeakFile};
+use super::area::{Backing, MappedFile, Vma};
 use super::device::DeviceCall;
-use super::protection::{Protection, Sharing};
+use super::protection::Protection;
 use crate::PAGE_SHIFT;
-use crate::cache::Reading;
-use crate::dax::DaxRef;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::members::{Members, Ticket};
 use crate::sync::{Arc, Mutex};
@@ -62,7 +60,7 @@ impl VmaLookups {
 
 /// The state that a cache shares with its space. It is aligned to two cache lines, which processors
 /// prefetch together, because every fault counts here.
-#[derive(Debug, Default)]
+#[derive(Default)]
 #[repr(align(128))]
 struct Shared {
     /// The number of the sequence when the cache filled its slots. The space stores [`FORGOTTEN`]
@@ -71,9 +69,9 @@ struct Shared {
     // The next two are written by the cache alone. Hits are the calls that are not misses.
     calls: AtomicU64,
     misses: AtomicU64,
-    /// References that keep the files of the slots open as long as they are mapped. The space
-    /// empties this when the mappings change. An innermost lock.
-    kept: Mutex<[Option<DaxRef>; SLOTS]>,
+    /// The files of the slots. The space empties this when the mappings change, so a file is kept
+    /// open only as long as it is mapped. An innermost lock.
+    kept: Mutex<[Option<MappedFile>; SLOTS]>,
 }
 
 impl Shared {
@@ -96,7 +94,6 @@ fn count(counter: &AtomicU64) {
 }
 
 /// Counts the changes of a space's mappings.
-#[derive(Debug)]
 pub(crate) struct Sequence {
     number: AtomicU64,
     /// The bits of the number that are used.
@@ -104,7 +101,7 @@ pub(crate) struct Sequence {
     caches: Mutex<Caches>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Caches {
     alive: Members<Arc<Shared>>,
     /// The sum of the counts of caches that are gone.
@@ -137,7 +134,11 @@ impl Sequence {
         // Release: pairs with `now`. A reader of the number sees the tree that was published before
         // it, and what the caches were told.
         self.number.store(next, Ordering::Release);
-        self.let_files_go();
+        // The change may have removed a file's last mapping. The caller has the old set of
+        // mappings, so none of these references is the last one to a file.
+        for cache in self.caches.lock().alive.iter() {
+            *cache.kept.lock() = Default::default();
+        }
         if wraps {
             // A cache that forgot before the number changed may have filled a slot at the old
             // number since.
@@ -148,15 +149,6 @@ impl Sequence {
     fn forget_all(&self) {
         for cache in self.caches.lock().alive.iter() {
             cache.number.store(FORGOTTEN, Ordering::Relaxed);
-        }
-    }
-
-    /// Drops the slots' references to files, because the change that incremented the number may
-    /// have removed a file's last mapping. The caller has the old set of mappings, so none of these
-    /// references is the last one to a file.
-    fn let_files_go(&self) {
-        for cache in self.caches.lock().alive.iter() {
-            *cache.kept.lock() = Default::default();
         }
     }
 
@@ -185,68 +177,17 @@ impl Sequence {
     }
 }
 
-/// A mapping as a slot stores it, without keeping a file open.
-#[derive(Debug)]
+/// A mapping as a slot stores it: of anything but a device.
 struct Copy {
+    /// The mapping, as if it were anonymous.
     vma: Vma,
-    /// The file, which `vma` does not name. A direct-access file is named by a count of the cache's
-    /// own, which `Shared::kept` keeps above 0.
-    file: Option<WeakFile>,
-}
-
-impl Default for Copy {
-    /// Returns the copy in an empty slot.
-    fn default() -> Copy {
-        Copy {
-            vma: Vma {
-                start: 0,
-                end: 0,
-                protection: Protection::NONE,
-                ceiling: Protection::NONE,
-                sharing: Sharing::Private,
-                residence: Residence::Pageable,
-                reading: Reading::Normal,
-                backing: Backing::Anonymous,
-                first_page: 0,
-            },
-            file: None,
-        }
-    }
-}
-
-impl Copy {
-    /// Copies a mapping of anything but a device.
-    #[inline]
-    fn of(vma: &Vma) -> Copy {
-        debug_assert!(vma.has_pages(), "{vma}");
-        let file = vma.file().map(MappedFile::downgrade);
-        let backing = Backing::Anonymous;
-        let vma = Vma { backing, ..*vma };
-        Copy { vma, file }
-    }
-
-    /// Puts the mapping in `named` if it is one of a file. Returns `false` if the file is closed.
-    #[inline]
-    fn name(&self, named: &mut Option<Vma>) -> bool {
-        let Some(file) = &self.file else {
-            return true;
-        };
-        let Some(file) = file.upgrade() else {
-            return false;
-        };
-        let backing = Backing::File(file);
-        *named = Some(Vma {
-            backing,
-            ..self.vma
-        });
-        true
-    }
+    /// Whether [`Shared::kept`] has the file of the mapping.
+    is_of_file: bool,
 }
 
 /// The cache of one accessor, as this module describes it.
 pub(crate) struct VmaCache {
-    /// The slots. An empty one contains no address.
-    copies: [Copy; SLOTS],
+    copies: [Option<Copy>; SLOTS],
     /// The slot that answered last, which is tried first.
     last: usize,
     shared: Arc<Shared>,
@@ -287,30 +228,39 @@ impl VmaCache {
         if number != self.shared.number.load(Ordering::Relaxed) {
             self.flush(number);
         }
-        // A closed file is not mapped any more; the tree says so below.
-        if let Some(place) = self.holding(at)
-            && self.copies[place].name(named)
-        {
-            return Some(named.as_ref().unwrap_or(&self.copies[place].vma));
+        if let Some(place) = self.holding(at) {
+            if !self.copies[place].as_ref()?.is_of_file {
+                return Some(&self.copies[place].as_ref()?.vma);
+            }
+            // A file that is not kept any more may not be mapped any more; the tree says so below.
+            if let Some(file) = self.shared.kept.lock()[place].clone() {
+                let backing = Backing::File(file);
+                let vma = &self.copies[place].as_ref()?.vma;
+                return Some(named.insert(Vma { backing, ..*vma }));
+            }
         }
         count(&self.shared.misses);
         let found = tree()?;
-        let own = (at >> PAGE_SHIFT) as usize % SLOTS;
-        // The tree's own reference to a file may be dropped while the caller waits for the file.
-        let found = match found.file() {
-            Some(file) => {
-                let backing = Backing::File(self.keep(sequence, own, file));
-                &*named.insert(Vma { backing, ..*found })
-            }
-            None => found,
-        };
         // Devices are not cached: a slot would keep one of the user's devices alive, and accesses
         // to it are calls, which are slow anyway.
-        if found.has_pages() {
-            self.copies[own] = Copy::of(found);
-            self.last = own;
+        if !found.has_pages() {
+            return Some(found);
         }
-        Some(found)
+        let own = (at >> PAGE_SHIFT) as usize % SLOTS;
+        let backing = Backing::Anonymous;
+        self.copies[own] = Some(Copy {
+            vma: Vma { backing, ..*found },
+            is_of_file: found.file().is_some(),
+        });
+        self.last = own;
+        // The tree's own reference to a file may be dropped while the caller waits for the file.
+        Some(match found.file() {
+            Some(file) => {
+                let backing = Backing::File(self.keep(sequence, own, file));
+                named.insert(Vma { backing, ..*found })
+            }
+            None => found,
+        })
     }
 
     /// Returns whether the mappings are unchanged since the slots were filled.
@@ -322,7 +272,8 @@ impl VmaCache {
     /// Returns the slot whose mapping contains `at`.
     #[inline(always)]
     fn holding(&mut self, at: u64) -> Option<usize> {
-        let holds = |place: &usize| self.copies[*place % SLOTS].vma.contains(at);
+        let holds = |copy: &Copy| copy.vma.contains(at);
+        let holds = |place: &usize| self.copies[*place % SLOTS].as_ref().is_some_and(holds);
         if !holds(&self.last) {
             self.last = (0..SLOTS).find(holds)?;
         }
@@ -337,8 +288,10 @@ impl VmaCache {
         if !self.is_good(sequence) {
             return false;
         }
-        let memory = self.holding(at).map(|place| &self.copies[place]);
-        memory.is_some_and(|copy| copy.file.is_none() && copy.vma.protection.allows(wanted))
+        let held = self
+            .holding(at)
+            .and_then(|place| self.copies[place].as_ref());
+        held.is_some_and(|copy| !copy.is_of_file && copy.vma.protection.allows(wanted))
     }
 
     /// Counts a lookup.
@@ -347,26 +300,28 @@ impl VmaCache {
         count(&self.shared.calls);
     }
 
-    /// Returns the file as the slot is to name it: a direct-access file by a count of the cache's
-    /// own, which is kept until the mappings change. The file that was kept for this slot before is
-    /// still mapped, or is not kept by any slot any more; so this call does not drop the last
-    /// reference.
+    /// Keeps the file of a slot until the mappings change, and returns it: a direct-access file by
+    /// a count of the cache's own. The file that was kept for this slot before is still mapped, or
+    /// is not kept by any slot any more; so this call does not drop the last reference.
     #[cold]
     fn keep(&self, sequence: &Sequence, slot: usize, file: &MappedFile) -> MappedFile {
-        let MappedFile::Direct(file) = file else {
-            return file.clone();
-        };
         let mut kept = self.shared.kept.lock();
-        // Another slot of this cache may name the file already. The same count serves both, because
+        // Another slot of this cache may have the file already. The same count serves both, because
         // the same thread's faults change it.
-        let known = kept.iter().flatten().find(|known| known.is_same(file));
-        let own = known.cloned().unwrap_or_else(|| file.with_own_count());
+        let known = kept
+            .iter()
+            .flatten()
+            .find(|known| known.key() == file.key());
+        let own = known.cloned().unwrap_or_else(|| match file {
+            MappedFile::Cached(_) => file.clone(),
+            MappedFile::Direct(file) => MappedFile::Direct(file.with_own_count()),
+        });
         // The mutex is held here: a thread that increments the number empties `kept` afterwards, or
         // has done so and this thread sees the new number.
         if self.is_good(sequence) {
             kept[slot] = Some(own.clone());
         }
-        MappedFile::Direct(own)
+        own
     }
 
     #[cold]

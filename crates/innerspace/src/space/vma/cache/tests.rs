@@ -1,7 +1,10 @@
 //! Tests of the slots alone, on a set of mappings without a space.
 
+use super::super::area::Residence;
+use super::super::protection::Sharing;
 use super::super::set::VmaSet;
 use super::*;
+use crate::cache::Reading;
 
 fn vma(start: u64, end: u64) -> Vma {
     Vma {
