@@ -259,4 +259,8 @@ impl Ranged for Vma {
     fn end(&self) -> u64 {
         self.end
     }
+
+    fn gap(end: u64, start: u64) -> u64 {
+        start - end
+    }
 }

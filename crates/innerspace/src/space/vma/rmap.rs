@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use super::area::Vma;
 use super::ledger::Ledger;
-use super::tree::{Key, RangeTree, Ranged};
+use super::tree::{RangeTree, Ranged};
 use crate::PAGE_SHIFT;
 use crate::sync::Arc;
 
@@ -26,64 +26,37 @@ pub(crate) struct FileRanges(RangeTree<RmapEntry>);
 /// The pages of a file that one range maps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct RmapEntry {
-    key: RmapKey,
-    /// The first page after the range.
-    end: u64,
-}
-
-/// The position of a range in the tree.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct RmapKey {
     /// The file's key.
     file: usize,
     /// The first page of the file that the range maps.
     first: u64,
+    /// The first page after the range.
+    end: u64,
     /// The first address of the range.
     at: u64,
-}
-
-impl Key for RmapKey {
-    const FIRST: RmapKey = RmapKey {
-        file: 0,
-        first: 0,
-        at: 0,
-    };
-    const UNUSED: RmapKey = RmapKey {
-        file: usize::MAX,
-        first: u64::MAX,
-        at: u64::MAX,
-    };
-
-    fn gap(_end: RmapKey, _start: RmapKey) -> u64 {
-        0
-    }
 }
 
 impl RmapEntry {
     /// Returns the entry of a mapping; `None` if it maps no file.
     fn by(vma: &Vma) -> Option<RmapEntry> {
-        let key = RmapKey {
+        Some(RmapEntry {
             file: vma.file()?.key(),
             first: vma.first_page,
+            end: vma.first_page + ((vma.end - vma.start) >> PAGE_SHIFT),
             at: vma.start,
-        };
-        let end = vma.first_page + ((vma.end - vma.start) >> PAGE_SHIFT);
-        Some(RmapEntry { key, end })
+        })
     }
 }
 
 impl Ranged for RmapEntry {
-    type Key = RmapKey;
+    type Key = (usize, u64, u64);
 
-    fn start(&self) -> RmapKey {
-        self.key
+    fn start(&self) -> (usize, u64, u64) {
+        (self.file, self.first, self.at)
     }
 
-    fn end(&self) -> RmapKey {
-        RmapKey {
-            at: self.key.at + 1,
-            ..self.key
-        }
+    fn end(&self) -> (usize, u64, u64) {
+        (self.file, self.first, self.at + 1)
     }
 
     fn most(&self) -> u64 {
@@ -112,7 +85,7 @@ impl FileRanges {
     /// Removes a range, if it maps a file.
     pub(crate) fn remove(&mut self, vma: &Vma) {
         if let Some(entry) = RmapEntry::by(vma) {
-            self.0.remove(entry.key);
+            self.0.remove(entry.start());
         }
     }
 
@@ -122,13 +95,13 @@ impl FileRanges {
         file: usize,
         pages: &Range<u64>,
     ) -> impl Iterator<Item = u64> + use<'_> {
-        self.entries(file, pages).map(|entry| entry.key.at)
+        self.entries(file, pages).map(|entry| entry.at)
     }
 
     /// Returns the first page of the file, at or above `from`, that a range maps.
     pub(crate) fn first_page(&self, file: usize, from: u64) -> Option<u64> {
         let entry = self.entries(file, &(from..u64::MAX)).next()?;
-        Some(entry.key.first.max(from))
+        Some(entry.first.max(from))
     }
 
     /// Returns the ranges that map one of these pages of the file, by their first pages.
@@ -138,16 +111,9 @@ impl FileRanges {
         pages: &Range<u64>,
     ) -> impl Iterator<Item = &RmapEntry> + use<'_> {
         let pages = pages.clone();
-        let first = RmapKey {
-            file,
-            ..RmapKey::FIRST
-        };
-        let is_near =
-            move |entry: &&RmapEntry| entry.key.file == file && entry.key.first < pages.end;
-        let near = self
-            .0
-            .iter_reaching(first, pages.start + 1)
-            .take_while(is_near);
+        let first = Some((file, 0, 0));
+        let near = self.0.iter_reaching(first, pages.start + 1);
+        let near = near.take_while(move |entry| (entry.file, entry.first) < (file, pages.end));
         near.filter(move |entry| entry.end > pages.start)
     }
 }
@@ -167,10 +133,12 @@ mod tests {
     }
 
     fn entry(file: usize, at: u64, first: u64, pages: u64) -> RmapEntry {
-        let key = RmapKey { file, first, at };
+        let end = first + pages;
         RmapEntry {
-            key,
-            end: first + pages,
+            file,
+            first,
+            end,
+            at,
         }
     }
 
@@ -193,13 +161,13 @@ mod tests {
         for start in 0..810 {
             for (file, len) in [(1, 1), (2, 1), (3, 40), (2, 1000), (4, 1)] {
                 let pages = start..start + len;
-                let of_file = || all.iter().filter(|one| one.key.file == file);
-                let hits = |one: &&RmapEntry| one.key.first < pages.end && pages.start < one.end;
-                let want: Vec<u64> = of_file().filter(hits).map(|one| one.key.at).collect();
+                let of_file = || all.iter().filter(|one| one.file == file);
+                let hits = |one: &&RmapEntry| one.first < pages.end && pages.start < one.end;
+                let want: Vec<u64> = of_file().filter(hits).map(|one| one.at).collect();
                 let mut found: Vec<u64> = ranges.showing(file, &pages).collect();
                 found.sort_unstable();
                 assert_eq!(found, want, "{pages:?} of {file}");
-                let first = |one: &RmapEntry| (start < one.end).then(|| one.key.first.max(start));
+                let first = |one: &RmapEntry| (start < one.end).then(|| one.first.max(start));
                 let want = of_file().filter_map(first).min();
                 assert_eq!(ranges.first_page(file, start), want, "{start} of {file}");
             }
@@ -222,8 +190,8 @@ mod tests {
         all.push(entry(1, 1 << 41, 0, page));
         let ranges = ranges(&all);
         let looks = |page: u64| {
-            let near = ranges.0.iter_reaching(RmapKey::FIRST, page + 1);
-            near.take_while(|entry| entry.key.first <= page).count()
+            let near = ranges.0.iter_reaching(None, page + 1);
+            near.take_while(|entry| entry.first <= page).count()
         };
         let most = (0..page).map(looks).max();
         assert!(most <= Some(2 * WIDTH), "{most:?} looks for one page");

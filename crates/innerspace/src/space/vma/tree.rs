@@ -1,7 +1,7 @@
 //! A persistent tree of ranges with wide nodes, which stores the mappings of a space.
 //!
 //! This is a B+ tree over ranges that do not overlap, up to [`WIDTH`] in a node, keyed by their
-//! ends: addresses, or any other ordered type ([`Key`]). A tree is a value: cloning it takes one
+//! ends: addresses, or any other ordered type. A tree is a value: cloning it takes one
 //! reference, and changing a clone copies only the nodes on the way, so O(log n). A reader's clone
 //! never changes, whatever happens to the others; a space publishes a new root (`sync::rcu_cell`),
 //! and a fork keeps the parent's. A node that only one clone has is changed in place, so a run of
@@ -30,41 +30,28 @@ mod validate;
 /// The most ranges or children in a node. Small under shuttle, so that small models split and merge
 /// nodes.
 pub(crate) const WIDTH: usize = if cfg!(shuttle) { 4 } else { 16 };
-const QUARTER: usize = WIDTH / 4;
 /// The fewest ranges or children in a node other than the root.
 const LEAST: usize = if WIDTH / 2 > 2 { WIDTH / 2 - 1 } else { 2 };
 /// More levels than a tree of 2^36 pages can have.
 const MAX_TREE_DEPTH: usize = 24;
 
-/// The type of the ends of ranges.
-pub(crate) trait Key: Copy + Ord + std::fmt::Debug {
-    /// A key at or below every end.
-    const FIRST: Self;
-    /// The key of an unused place in a row, above every end.
-    const UNUSED: Self;
-
-    /// Returns the distance from the end of one range to the start of the next.
-    fn gap(end: Self, start: Self) -> u64;
-}
-
-impl Key for u64 {
-    const FIRST: u64 = 0;
-    const UNUSED: u64 = u64::MAX;
-
-    fn gap(end: u64, start: u64) -> u64 {
-        start - end
-    }
-}
-
 /// A range and its data.
 pub(crate) trait Ranged: Clone {
-    type Key: Key;
+    /// The type of the ends.
+    type Key: Copy + Ord + std::fmt::Debug;
 
     fn start(&self) -> Self::Key;
+
     /// Returns the end, which is above `start`.
     fn end(&self) -> Self::Key;
+
     /// Returns a number of which the node above knows the greatest.
     fn most(&self) -> u64 {
+        0
+    }
+
+    /// Returns the distance from the end of one range to the start of the next.
+    fn gap(_end: Self::Key, _start: Self::Key) -> u64 {
         0
     }
 }
@@ -88,12 +75,8 @@ enum Body<V: Ranged> {
     Inner(Row<Child<V>>),
 }
 
-/// Items in order, with a copy of their ends, so that a search reads two cache lines.
-#[derive(Clone)]
-struct Row<T: Ranged> {
-    ends: [T::Key; WIDTH],
-    items: ArrayVec<T, WIDTH>,
-}
+/// Items in order.
+type Row<T> = ArrayVec<T, WIDTH>;
 
 #[derive(Clone)]
 struct Child<V: Ranged> {
@@ -120,69 +103,26 @@ impl<V: Ranged> Ranged for Child<V> {
     fn most(&self) -> u64 {
         self.most
     }
+
+    fn gap(end: V::Key, start: V::Key) -> u64 {
+        V::gap(end, start)
+    }
 }
 
-impl<T: Ranged> Row<T> {
-    fn new(items: impl IntoIterator<Item = T>) -> Row<T> {
-        let mut row = Row {
-            ends: [T::Key::UNUSED; WIDTH],
-            items: items.into_iter().collect(),
-        };
-        row.index(0);
-        row
-    }
+/// Returns the place of the first item that ends above `at`.
+fn place<T: Ranged>(row: &Row<T>, at: T::Key) -> usize {
+    row.partition_point(|item| item.end() <= at)
+}
 
-    /// Updates the copied ends from the item `first` on.
-    fn index(&mut self, first: usize) {
-        for place in first..WIDTH {
-            self.ends[place] = self.items.get(place).map_or(T::Key::UNUSED, Ranged::end);
-        }
-    }
-
-    /// Returns the place of the first item that ends above `at`. It counts the quarters of the row
-    /// that end at or below `at`, and then the items in the next quarter that do: no branch depends
-    /// on the row's content.
-    #[inline]
-    fn place(&self, at: T::Key) -> usize {
-        let below = |ends: &[T::Key]| {
-            ends.iter()
-                .map(|end| usize::from(*end <= at))
-                .sum::<usize>()
-        };
-        let (quarters, _) = self.ends.as_chunks::<QUARTER>();
-        let lasts = [0, 1, 2].map(|quarter| quarters[quarter][QUARTER - 1]);
-        let quarter = below(&lasts);
-        QUARTER * quarter + below(&quarters[quarter])
-    }
-
-    fn insert(&mut self, place: usize, item: T) {
-        self.items.insert(place, item);
-        self.index(place);
-    }
-
-    fn remove(&mut self, place: usize) {
-        self.items.remove(place);
-        self.index(place);
-    }
-
-    /// Removes the upper half and returns it.
-    fn split(&mut self) -> Row<T> {
-        let upper = Row::new(self.items.drain(WIDTH / 2..));
-        self.index(WIDTH / 2);
-        upper
-    }
-
-    /// Returns the first start, the last end, and the greatest of the gaps between two items and of
-    /// what each says.
-    fn bounds(&self) -> (T::Key, T::Key, u64) {
-        let between = self
-            .items
-            .windows(2)
-            .map(|pair| Key::gap(pair[0].end(), pair[1].start()));
-        let said = self.items.iter().map(Ranged::most);
-        let most = between.chain(said).max().unwrap_or(0);
-        (self.items[0].start(), self.ends[self.items.len() - 1], most)
-    }
+/// Returns the first start, the last end, and the greatest of the gaps between two items and of
+/// what each says.
+fn bounds<T: Ranged>(row: &Row<T>) -> (T::Key, T::Key, u64) {
+    let between = row
+        .windows(2)
+        .map(|pair| T::gap(pair[0].end(), pair[1].start()));
+    let said = row.iter().map(Ranged::most);
+    let most = between.chain(said).max().unwrap_or(0);
+    (row[0].start(), row[row.len() - 1].end(), most)
 }
 
 impl<V: Ranged> Node<V> {
@@ -202,24 +142,20 @@ impl<V: Ranged> Child<V> {
             most,
         }
     }
-
-    fn refresh(&mut self) {
-        (self.start, self.end, self.most) = self.node.body.bounds();
-    }
 }
 
 impl<V: Ranged> Body<V> {
     fn len(&self) -> usize {
         match self {
-            Body::Leaf(row) => row.items.len(),
-            Body::Inner(row) => row.items.len(),
+            Body::Leaf(row) => row.len(),
+            Body::Inner(row) => row.len(),
         }
     }
 
     fn bounds(&self) -> (V::Key, V::Key, u64) {
         match self {
-            Body::Leaf(row) => row.bounds(),
-            Body::Inner(row) => row.bounds(),
+            Body::Leaf(row) => bounds(row),
+            Body::Inner(row) => bounds(row),
         }
     }
 }
@@ -270,8 +206,8 @@ impl<V: Ranged> RangeTree<V> {
         loop {
             crate::sync::interleave();
             match &node.body {
-                Body::Leaf(row) => return row.items.get(row.place(at)),
-                Body::Inner(row) => node = &row.items.get(row.place(at))?.node,
+                Body::Leaf(row) => return row.get(place(row, at)),
+                Body::Inner(row) => node = &row.get(place(row, at))?.node,
             }
         }
     }
@@ -283,12 +219,17 @@ impl<V: Ranged> RangeTree<V> {
 
     /// Returns the ranges that end above `at`, in order.
     pub(crate) fn iter_from(&self, at: V::Key) -> Iter<'_, V> {
-        self.iter_reaching(at, 0)
+        self.iter_reaching(Some(at), 0)
     }
 
-    /// Returns the ranges that end above `at`, in order, without those in subtrees in which no
-    /// range says as much as `least`.
-    pub(crate) fn iter_reaching(&self, at: V::Key, least: u64) -> Iter<'_, V> {
+    /// Returns all ranges, in order.
+    pub(crate) fn iter(&self) -> Iter<'_, V> {
+        self.iter_reaching(None, 0)
+    }
+
+    /// Returns the ranges that end above `at`, or all, in order, without those in subtrees in which
+    /// no range says as much as `least`.
+    pub(crate) fn iter_reaching(&self, at: Option<V::Key>, least: u64) -> Iter<'_, V> {
         let mut iter = Iter {
             above: ArrayVec::new(),
             leaf: [].iter(),
@@ -300,19 +241,15 @@ impl<V: Ranged> RangeTree<V> {
         iter
     }
 
-    /// Returns all ranges, in order.
-    pub(crate) fn iter(&self) -> Iter<'_, V> {
-        self.iter_from(V::Key::FIRST)
-    }
-
     /// Adds a range that overlaps no other.
     pub(crate) fn insert(&mut self, value: V) {
         let Some(root) = &mut self.root else {
-            self.root = Some(Node::new(Body::Leaf(Row::new([value])), &self.ledger));
+            let row = Row::from_iter([value]);
+            self.root = Some(Node::new(Body::Leaf(row), &self.ledger));
             return;
         };
         if let Some(upper) = insert_below(root, value, &self.ledger) {
-            let row = Row::new([Child::new(root.clone()), upper]);
+            let row = Row::from_iter([Child::new(root.clone()), upper]);
             self.root = Some(Node::new(Body::Inner(row), &self.ledger));
         }
     }
@@ -325,8 +262,8 @@ impl<V: Ranged> RangeTree<V> {
         let root = self.root.as_mut().expect("a range to remove");
         remove_below(root, at, &self.ledger);
         let lone = match &root.body {
-            Body::Leaf(row) => row.items.is_empty().then_some(None),
-            Body::Inner(row) => (row.items.len() == 1).then(|| Some(row.items[0].node.clone())),
+            Body::Leaf(row) => row.is_empty().then_some(None),
+            Body::Inner(row) => (row.len() == 1).then(|| Some(row[0].node.clone())),
         };
         if let Some(new_root) = lone {
             self.root = new_root;
@@ -341,15 +278,13 @@ fn insert_below<V: Ranged>(
 ) -> Option<Child<V>> {
     match own(node, ledger) {
         Body::Leaf(row) => {
-            let upper = insert_item(row, row.place(value.start()), value);
+            let upper = insert_item(row, place(row, value.start()), value);
             upper.map(|upper| Child::new(Node::new(Body::Leaf(upper), ledger)))
         }
         Body::Inner(row) => {
-            let place = row.place(value.start()).min(row.items.len() - 1);
-            let child = &mut row.items[place];
-            let split = insert_below(&mut child.node, value, ledger);
-            child.refresh();
-            row.index(place);
+            let place = place(row, value.start()).min(row.len() - 1);
+            let split = insert_below(&mut row[place].node, value, ledger);
+            row[place] = Child::new(row[place].node.clone());
             let upper = insert_item(row, place + 1, split?);
             upper.map(|upper| Child::new(Node::new(Body::Inner(upper), ledger)))
         }
@@ -358,12 +293,12 @@ fn insert_below<V: Ranged>(
 
 /// Inserts into a row. If the row is full, splits it and returns the upper half.
 fn insert_item<T: Ranged>(row: &mut Row<T>, place: usize, item: T) -> Option<Row<T>> {
-    if row.items.len() < WIDTH {
+    if !row.is_full() {
         row.insert(place, item);
         return None;
     }
-    let mut upper = row.split();
-    match place.checked_sub(row.items.len()) {
+    let mut upper: Row<T> = row.drain(WIDTH / 2..).collect();
+    match place.checked_sub(row.len()) {
         Some(place) if place > 0 => upper.insert(place, item),
         _ => row.insert(place, item),
     }
@@ -373,19 +308,16 @@ fn insert_item<T: Ranged>(row: &mut Row<T>, place: usize, item: T) -> Option<Row
 fn remove_below<V: Ranged>(node: &mut Arc<Node<V>>, at: V::Key, ledger: &Arc<Ledger>) {
     match own(node, ledger) {
         Body::Leaf(row) => {
-            let place = row.place(at);
-            assert!(row.items[place].start() <= at, "a range to remove");
+            let place = place(row, at);
+            assert!(row[place].start() <= at, "a range to remove");
             row.remove(place);
         }
         Body::Inner(row) => {
-            let place = row.place(at);
-            let child = &mut row.items[place];
-            remove_below(&mut child.node, at, ledger);
-            if child.node.body.len() < LEAST {
-                rebalance(row, place, ledger);
-            } else {
-                child.refresh();
-                row.index(place);
+            let place = place(row, at);
+            remove_below(&mut row[place].node, at, ledger);
+            match row[place].node.body.len() < LEAST {
+                true => rebalance(row, place, ledger),
+                false => row[place] = Child::new(row[place].node.clone()),
             }
         }
     }
@@ -393,9 +325,8 @@ fn remove_below<V: Ranged>(node: &mut Arc<Node<V>>, at: V::Key, ledger: &Arc<Led
 
 /// Merges a child that has too few items with a neighbour, or shares their items evenly.
 fn rebalance<V: Ranged>(row: &mut Row<Child<V>>, place: usize, ledger: &Arc<Ledger>) {
-    let left = place.min(row.items.len() - 2);
-    let (a, b) = (&row.items[left].node.body, &row.items[left + 1].node.body);
-    let (lower, upper) = match (a, b) {
+    let left = place.min(row.len() - 2);
+    let (lower, upper) = match (&row[left].node.body, &row[left + 1].node.body) {
         (Body::Leaf(a), Body::Leaf(b)) => {
             let (lower, upper) = shared_out(a, b);
             (Body::Leaf(lower), upper.map(Body::Leaf))
@@ -406,41 +337,39 @@ fn rebalance<V: Ranged>(row: &mut Row<Child<V>>, place: usize, ledger: &Arc<Ledg
         }
         _ => unreachable!("all leaves have the same depth"),
     };
-    row.items[left] = Child::new(Node::new(lower, ledger));
+    row[left] = Child::new(Node::new(lower, ledger));
     match upper {
-        Some(upper) => row.items[left + 1] = Child::new(Node::new(upper, ledger)),
-        None => row.remove(left + 1),
+        Some(upper) => row[left + 1] = Child::new(Node::new(upper, ledger)),
+        None => drop(row.remove(left + 1)),
     }
-    row.index(left);
 }
 
 fn shared_out<T: Ranged>(a: &Row<T>, b: &Row<T>) -> (Row<T>, Option<Row<T>>) {
-    let all: Vec<T> = a.items.iter().chain(&b.items).cloned().collect();
-    if all.len() <= WIDTH {
-        return (Row::new(all), None);
+    let mut all = a.iter().chain(b).cloned();
+    let count = a.len() + b.len();
+    if count <= WIDTH {
+        return (all.collect(), None);
     }
-    let mut all = all.into_iter();
-    let half = all.len() / 2;
-    let lower = Row::new(all.by_ref().take(half));
-    (lower, Some(Row::new(all)))
+    let lower = all.by_ref().take(count / 2).collect();
+    (lower, Some(all.collect()))
 }
 
 impl<V: Ranged> Node<V> {
     fn before(&self, at: V::Key) -> Option<&V> {
         match &self.body {
-            Body::Leaf(row) => row.items.get(row.place(at).checked_sub(1)?),
+            Body::Leaf(row) => row.get(place(row, at).checked_sub(1)?),
             Body::Inner(row) => {
-                let place = row.place(at);
-                let inside = row.items.get(place).and_then(|child| child.node.before(at));
-                inside.or_else(|| row.items[place.checked_sub(1)?].node.last())
+                let place = place(row, at);
+                let inside = row.get(place).and_then(|child| child.node.before(at));
+                inside.or_else(|| row[place.checked_sub(1)?].node.last())
             }
         }
     }
 
     fn last(&self) -> Option<&V> {
         match &self.body {
-            Body::Leaf(row) => row.items.last(),
-            Body::Inner(row) => row.items.last()?.node.last(),
+            Body::Leaf(row) => row.last(),
+            Body::Inner(row) => row.last()?.node.last(),
         }
     }
 }
@@ -455,15 +384,15 @@ pub(crate) struct Iter<'a, V: Ranged> {
 }
 
 impl<'a, V: Ranged> Iter<'a, V> {
-    fn descend(&mut self, mut node: &'a Node<V>, at: V::Key) {
+    fn descend(&mut self, mut node: &'a Node<V>, at: Option<V::Key>) {
         loop {
             match &node.body {
                 Body::Leaf(row) => {
-                    self.leaf = row.items[row.place(at).min(row.items.len())..].iter();
+                    self.leaf = row[at.map_or(0, |at| place(row, at))..].iter();
                     return;
                 }
                 Body::Inner(row) => {
-                    let mut rest = row.items[row.place(at).min(row.items.len())..].iter();
+                    let mut rest = row[at.map_or(0, |at| place(row, at))..].iter();
                     let Some(child) = rest.find(|child| child.most >= self.least) else {
                         return;
                     };
@@ -485,7 +414,7 @@ impl<'a, V: Ranged> Iterator for Iter<'a, V> {
             }
             let least = self.least;
             match self.above.last_mut()?.find(|child| child.most >= least) {
-                Some(child) => self.descend(&child.node, V::Key::FIRST),
+                Some(child) => self.descend(&child.node, None),
                 None => drop(self.above.pop()),
             }
         }

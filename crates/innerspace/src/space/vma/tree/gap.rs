@@ -1,6 +1,6 @@
 //! Finding a free range. Subtrees whose widest gap is too narrow are skipped.
 
-use super::{Body, Node, RangeTree, Ranged};
+use super::{Body, Node, RangeTree, Ranged, place};
 
 impl<V: Ranged<Key = u64>> RangeTree<V> {
     /// Returns the lowest free range of `len` bytes at or above `from` and below `limit`, aligned
@@ -37,12 +37,12 @@ impl Gap {
 
     fn look<V: Ranged<Key = u64>>(&mut self, node: &Node<V>) -> Option<u64> {
         match &node.body {
-            Body::Leaf(row) => row.items[row.place(self.at)..].iter().find_map(|value| {
+            Body::Leaf(row) => row[place(row, self.at)..].iter().find_map(|value| {
                 let found = self.fits(value.start());
                 self.at = self.at.max(value.end());
                 found
             }),
-            Body::Inner(row) => row.items[row.place(self.at)..].iter().find_map(|child| {
+            Body::Inner(row) => row[place(row, self.at)..].iter().find_map(|child| {
                 let before = self.fits(child.start);
                 let inside = || (child.most >= self.len).then(|| self.look(&child.node))?;
                 let found = before.or_else(inside);

@@ -20,6 +20,10 @@ impl Ranged for Number {
     fn end(&self) -> u64 {
         self.end
     }
+
+    fn gap(end: u64, start: u64) -> u64 {
+        start - end
+    }
 }
 
 /// The same ranges by start, in a `BTreeMap`: the tree must agree with it.
