@@ -150,7 +150,7 @@ fn move_pages(
     for range in [old, new] {
         space.code.changed(range);
     }
-    let tables = |writer: &Writer<'_, Structure>, vmas: &VmaSet, changed: &Changed| {
+    let tables = |writer: &mut Writer<'_, Structure>, vmas: &VmaSet, changed: &Changed| {
         move_words(space, writer, old, new, vmas, changed)
     };
     let leftover = space.change_by(&mut writer, Payment::Own, change, tables)?;

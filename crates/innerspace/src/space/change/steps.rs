@@ -62,7 +62,6 @@ pub(crate) enum Payment {
 }
 
 /// Work that a change leaves to be done once the writer lock is released.
-#[derive(Default)]
 #[must_use = "detached memory is given back by `SpaceInner::finish`"]
 pub(crate) struct Leftover {
     detached: Detached,
@@ -160,7 +159,11 @@ impl SpaceInner {
         writer: &mut Writer<'_, Structure>,
         payment: Payment,
         change: impl FnOnce(&mut VmaSet) -> Changed,
-        tables: impl FnOnce(&Writer<'_, Structure>, &VmaSet, &Changed) -> Result<Detached, SpaceError>,
+        tables: impl FnOnce(
+            &mut Writer<'_, Structure>,
+            &VmaSet,
+            &Changed,
+        ) -> Result<Detached, SpaceError>,
     ) -> Result<Leftover, SpaceError> {
         writer.revision += 1;
         let mut vmas = writer.vmas.clone();
@@ -402,45 +405,33 @@ impl SpaceInner {
         writer: &mut Writer<'_, Structure>,
         vmas: &VmaSet,
         take_table: impl FnOnce(&mut Detached) -> Result<(), SpaceError>,
-    ) -> (Result<(), SpaceError>, Leftover) {
-        writer.revision += 1;
-        let vmas = vmas.with_ledger(writer.vmas.ledger().clone());
-        let changed = Changed {
-            removed: writer.vmas.iter().cloned().collect(),
-            added: vmas.iter().cloned().collect(),
-        };
-        let paid = self.with_files(writer, &changed, |_| self.pay(&vmas, Payment::Own));
-        if let Err(full) = paid {
-            return (Err(full.into()), Leftover::default());
-        }
-        // The new leaves come from a snapshot. A revocation may have called this space's mapper
-        // already, and may call the snapshot's when the leaves have moved here. A mapper that is
-        // registered anew is called again.
-        let renewed = writer.files.renew(|file| mapper(self, file));
-        self.code.changed(&EVERYWHERE);
-        let mut detached = Detached::default();
-        let closed = writer.close(&self.pool.domain, &EVERYWHERE, || self.post(Post::All));
-        let taken = take_table(&mut detached);
-        if taken.is_ok() {
-            self.publish(&vmas, &changed);
-        }
-        drop(closed);
-        let gone = match taken {
-            Ok(()) => {
-                writer.vmas = vmas;
-                &changed.removed
+    ) -> Result<Leftover, SpaceError> {
+        let mut renewed = Vec::new();
+        let replace = |own: &mut VmaSet| {
+            let vmas = vmas.with_ledger(own.ledger().clone());
+            let old = std::mem::replace(own, vmas);
+            Changed {
+                removed: old.iter().cloned().collect(),
+                added: own.iter().cloned().collect(),
             }
-            Err(_) => &changed.added,
         };
-        let mut unused = writer.files.remove(gone);
-        unused.extend(renewed);
-        self.dirty.forget(self.payer(), &EVERYWHERE);
-        let leftover = Leftover {
-            detached,
-            unused,
-            owes: false,
-        };
-        (taken, leftover)
+        let done = self.change_by(writer, Payment::Own, replace, |writer, vmas, changed| {
+            // The new leaves come from a snapshot. A revocation may have called this space's mapper
+            // already, and may call the snapshot's when the leaves have moved here. A mapper that
+            // is registered anew is called again.
+            renewed = writer.files.renew(|file| mapper(self, file));
+            self.code.changed(&EVERYWHERE);
+            self.dirty.forget(self.payer(), &EVERYWHERE);
+            let mut underway = Underway::new(self);
+            let closed = writer.close(&self.pool.domain, &EVERYWHERE, || self.post(Post::All));
+            take_table(&mut underway.detached)?;
+            self.publish(vmas, changed);
+            drop(closed);
+            Ok(underway.done())
+        });
+        // The new registrations, or the work that is left, keep these files open.
+        renewed.into_iter().map(FileUse::unregister).for_each(drop);
+        done
     }
 
     /// Does the work that a change left to be done without the writer lock.

@@ -95,7 +95,7 @@ fn restore_by_dropping(
     // The image never changes its mappings, and never loses a part of its table.
     let vmas = image.inside(|tables| tables.vmas.clone());
     let revision = writer.revision + 1;
-    let (restored, leftover) = space.replace_all(&mut writer, &vmas, |detached| {
+    let restored = space.replace_all(&mut writer, &vmas, |detached| {
         space.changes.end(space.payer());
         let table = nodes.restore_table(space.root, image.root, detached);
         table.map_err(|_| SpaceError::TooManyForks)?;
@@ -103,8 +103,7 @@ fn restore_by_dropping(
         Ok(())
     });
     drop(writer);
-    space.finish(leftover);
-    restored?;
+    space.finish(restored?);
     space.pool.counters.count(Event::RestoreDrop);
     Ok(())
 }
