@@ -52,6 +52,10 @@ const MAX_OFFSET: u64 = LAST_OFFSET - END;
 #[must_use = "it only has the choices"]
 pub struct Map {
     what: What,
+    /// The offset in the file at which the mapping begins; 0 for all else.
+    offset: u64,
+    /// The number of bytes; `None` for all of a file from the offset on.
+    len: Option<u64>,
     protection: Protection,
     sharing: Sharing,
     place: Place,
@@ -75,23 +79,10 @@ pub(crate) enum Population {
 
 #[derive(Clone, Debug)]
 enum What {
-    Anonymous {
-        len: u64,
-    },
-    File {
-        file: PagedFile,
-        offset: u64,
-        len: Option<u64>,
-    },
-    Direct {
-        file: DaxFile,
-        offset: u64,
-        len: Option<u64>,
-    },
-    Device {
-        device: DeviceRef,
-        len: u64,
-    },
+    Anonymous,
+    File(PagedFile),
+    Direct(DaxFile),
+    Device(DeviceRef),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -105,18 +96,14 @@ impl Map {
     /// Describes anonymous memory of `len` bytes, rounded up to whole pages. Its pages are zeros
     /// until they are stored to, and are charged then.
     pub fn anonymous(len: u64) -> Map {
-        Map::of(
-            What::Anonymous { len },
-            Protection::READ_WRITE,
-            Sharing::Private,
-        )
+        let (protection, sharing) = (Protection::READ_WRITE, Sharing::Private);
+        Map::of(What::Anonymous, Some(len), protection, sharing)
     }
 
     /// Describes a mapping of all of a file, with the file's present length; see [`Map::range`].
     pub fn file(file: &PagedFile) -> Map {
-        let (file, offset, len) = (file.clone(), 0, None);
-        let what = What::File { file, offset, len };
-        Map::of(what, Protection::READ, Sharing::Private)
+        let what = What::File(file.clone());
+        Map::of(what, None, Protection::READ, Sharing::Private)
     }
 
     /// Describes a mapping of all of a direct-access file, with the file's present length; see
@@ -124,9 +111,8 @@ impl Map {
     /// [`OnShrink::Error`](crate::dax::OnShrink::Error), every load and store is a call, atomic
     /// ones too, and there is no atomic read-modify-write, no execution, and no private mapping.
     pub fn dax(file: &DaxFile) -> Map {
-        let (file, offset, len) = (file.clone(), 0, None);
-        let what = What::Direct { file, offset, len };
-        Map::of(what, Protection::READ, Sharing::Private)
+        let what = What::Direct(file.clone());
+        Map::of(what, None, Protection::READ, Sharing::Private)
     }
 
     /// Describes a mapping of a device of `len` bytes: loads and stores there are calls of
@@ -167,14 +153,15 @@ impl Map {
     /// # Ok(()) }
     /// ```
     pub fn device(device: impl Device, len: u64) -> Map {
-        let device = DeviceRef::new(device, len);
-        let what = What::Device { device, len };
-        Map::of(what, Protection::READ_WRITE, Sharing::Shared)
+        let what = What::Device(DeviceRef::new(device, len));
+        Map::of(what, Some(len), Protection::READ_WRITE, Sharing::Shared)
     }
 
-    fn of(what: What, protection: Protection, sharing: Sharing) -> Map {
+    fn of(what: What, len: Option<u64>, protection: Protection, sharing: Sharing) -> Map {
         Map {
             what,
+            offset: 0,
+            len,
             protection,
             sharing,
             place: Place::Chosen,
@@ -187,10 +174,10 @@ impl Map {
     /// a whole page. A part past the end of the file can be mapped, and faults until the file has
     /// grown. No effect on anonymous memory.
     pub fn range(mut self, bytes: impl RangeBounds<u64>) -> Map {
-        if let What::File { offset, len, .. } | What::Direct { offset, len, .. } = &mut self.what {
+        if let What::File(_) | What::Direct(_) = self.what {
             let (start, end) = start_and_end(&bytes);
-            *offset = start;
-            *len = end.map(|end| end.saturating_sub(start));
+            self.offset = start;
+            self.len = end.map(|end| end.saturating_sub(start));
         }
         self
     }
@@ -249,15 +236,13 @@ impl Map {
     }
 
     pub(crate) fn len(&self) -> u64 {
-        match &self.what {
-            What::Anonymous { len } | What::Device { len, .. } => *len,
-            What::File { file, offset, len } => {
-                len.unwrap_or_else(|| file.inner().size().saturating_sub(*offset))
-            }
-            What::Direct { file, offset, len } => {
-                len.unwrap_or_else(|| file.len().saturating_sub(*offset))
-            }
-        }
+        let size = || match &self.what {
+            What::File(file) => file.inner().size(),
+            What::Direct(file) => file.len(),
+            What::Anonymous | What::Device(_) => 0,
+        };
+        self.len
+            .unwrap_or_else(|| size().saturating_sub(self.offset))
     }
 
     pub(crate) fn place_address(&self) -> VirtAddr {
@@ -284,38 +269,32 @@ impl Map {
             .checked_next_multiple_of(PAGE)
             .filter(|len| *len <= end)
             .ok_or_else(too_long)?;
-        let first_page = match &self.what {
-            What::File { offset, .. } | What::Direct { offset, .. } => {
-                if !offset.is_multiple_of(PAGE) {
-                    let (what, at) = ("map of a file from an offset", VirtAddr(*offset));
-                    return Err(SpaceError::Unaligned { what, at });
-                }
-                if *offset > MAX_OFFSET {
-                    return Err(too_long());
-                }
-                offset >> PAGE_SHIFT
-            }
-            What::Anonymous { .. } | What::Device { .. } => 0,
-        };
+        if !self.offset.is_multiple_of(PAGE) {
+            let (what, at) = ("map of a file from an offset", VirtAddr(self.offset));
+            return Err(SpaceError::Unaligned { what, at });
+        }
+        if self.offset > MAX_OFFSET {
+            return Err(too_long());
+        }
         let of_file = |writable: bool| match self.sharing == Sharing::Shared && !writable {
             true => Protection::READ | Protection::EXECUTE,
             false => Protection::READ_WRITE | Protection::EXECUTE,
         };
         let (backing, ceiling, sharing) = match &self.what {
-            What::Anonymous { .. } if self.sharing == Sharing::Shared => {
+            What::Anonymous if self.sharing == Sharing::Shared => {
                 return Err(SpaceError::SharedAnonymous { at, len });
             }
-            What::Anonymous { .. } => (Backing::Anonymous, of_file(true), Sharing::Private),
-            What::Device { device, .. } => {
+            What::Anonymous => (Backing::Anonymous, of_file(true), Sharing::Private),
+            What::Device(device) => {
                 let backing = Backing::Device(device.clone());
                 (backing, Protection::READ_WRITE, Sharing::Shared)
             }
-            What::File { file, .. } => {
+            What::File(file) => {
                 let ceiling = of_file(file.inner().writable());
                 let file = MappedFile::Cached(file.inner().clone());
                 (Backing::File(file), ceiling, self.sharing)
             }
-            What::Direct { file, .. } if file.core().is_guarded() => {
+            What::Direct(file) if file.core().is_guarded() => {
                 // A device: each access is a call, and a part that another process has cut off is
                 // an error. Only a shared mapping is stored to.
                 let shared = self.sharing == Sharing::Shared;
@@ -326,7 +305,7 @@ impl Map {
                 let backing = Backing::Device(DeviceRef::guarded(file));
                 (backing, ceiling, Sharing::Shared)
             }
-            What::Direct { file, .. } => {
+            What::Direct(file) => {
                 let ceiling = of_file(file.core().writable());
                 let file = MappedFile::Direct(DaxRef::new(file.core().clone()));
                 (Backing::File(file), ceiling, self.sharing)
@@ -342,7 +321,7 @@ impl Map {
             residence: Residence::Pageable,
             reading: Reading::Normal,
             backing,
-            first_page,
+            first_page: self.offset >> PAGE_SHIFT,
         })
     }
 
@@ -350,9 +329,9 @@ impl Map {
     /// that the file takes away could still be in use here.
     pub(crate) fn check_memory(&self, pool: &Arc<Pool>) -> Result<(), SpaceError> {
         let (own, file) = match &self.what {
-            What::Anonymous { .. } | What::Device { .. } => return Ok(()),
-            What::File { file, .. } => (file.inner().is_in(pool), file.inner().name()),
-            What::Direct { file, .. } => (file.core().is_in(pool), file.core().name()),
+            What::Anonymous | What::Device(_) => return Ok(()),
+            What::File(file) => (file.inner().is_in(pool), file.inner().name()),
+            What::Direct(file) => (file.core().is_in(pool), file.core().name()),
         };
         match own {
             true => Ok(()),
