@@ -21,7 +21,7 @@ use crate::reclaim::AllocMode;
 use crate::space::core::address::crosses;
 use crate::space::core::fault::{AccessKind, Fault, FaultKind};
 use crate::space::core::space::SpaceInner;
-use crate::space::fault::driver::{self, Short};
+use crate::space::fault::driver::{self, Stored};
 use crate::space::table::{self};
 use crate::space::tlb::page;
 use crate::space::tlb::page::Page;
@@ -333,19 +333,18 @@ impl Core {
             return None;
         }
         let (translator, vmas) = (&self.translator, &mut self.vmas);
-        let short = match what.need() {
-            Need::Write => driver::store_by_short_way(&self.space, translator, vmas, at.0),
-            Need::Read => driver::load_by_short_way(&self.space, translator, vmas, at.0),
-            Need::Fetch => Short::No,
+        let parted = match what.need() {
+            Need::Write => match driver::store_by_short_way(&self.space, translator, vmas, at.0) {
+                Stored::Done(parted) => parted,
+                Stored::Changed | Stored::NoPage => return None,
+            },
+            Need::Read if driver::load_by_short_way(&self.space, translator, vmas, at.0) => None,
+            Need::Read | Need::Fetch => return None,
         };
-        match short {
-            Short::No => return None,
-            Short::Done => {}
-            Short::Parted(shadow) => {
-                self.translator.sections.leave();
-                self.space.release_shadow(shadow);
-                self.translator.sections.enter();
-            }
+        if let Some(shadow) = parted {
+            self.translator.sections.leave();
+            self.space.release_shadow(shadow);
+            self.translator.sections.enter();
         }
         self.hit_and_sample(at, what)
     }

@@ -30,15 +30,15 @@ use crate::sync::failpoint;
 use crate::sync::raw::AtomicU64;
 use crate::sys::copy::Quarter;
 
-/// The outcome of the short way.
-pub(crate) enum Short {
-    /// The page is installed.
-    Done,
-    /// The short way does not fit the fault, or something is missing; nothing has changed.
-    No,
-    /// The page is installed, and the leaf borrows nothing more from this leaf. The caller releases
-    /// this leaf with no section open.
-    Parted(FrameId),
+/// The outcome of a store's step.
+pub(crate) enum Stored {
+    /// The page is there. If the leaf borrows nothing more from a leaf, that leaf is named. The
+    /// caller releases it with no section open.
+    Done(Option<FrameId>),
+    /// Nothing has changed: another thread changed the slot first, or the step does not fit.
+    Changed,
+    /// Nothing has changed: no page is free without waiting.
+    NoPage,
 }
 
 /// Makes the page of `at` writable if one step is enough for that. The caller is in a section.
@@ -48,15 +48,15 @@ pub(crate) fn store_by_short_way(
     translator: &Translator,
     vmas: &mut VmaCache,
     at: u64,
-) -> Short {
+) -> Stored {
     let Some(slot) = translator.slot_to_write(at) else {
-        return Short::No;
+        return Stored::Changed;
     };
     if !space.gate.is_open_everywhere(&translator.sections)
         || !vmas.is_memory(Protection::WRITE, &space.sequence, at)
         || space.pool.is_flush_due()
     {
-        return Short::No;
+        return Stored::Changed;
     }
     debug_assert!(!space.is_frozen(), "a write tag in a snapshot");
     let place = OwnSlot {
@@ -65,19 +65,17 @@ pub(crate) fn store_by_short_way(
         slot,
         old: pte::load(slot),
     };
-    if !place.old.is_vacant() {
-        return place.reuse_or_copy(vmas);
-    }
-    let done = match space.pool.alloc_from_thread_cache(space.group_id()) {
-        Some((page, next)) => place.fill_and_publish(page, next),
-        None => place.install_otherwise(),
+    let stored = match place.old.is_vacant() {
+        true if place.install(None) == Some(true) => Stored::Done(None),
+        true => Stored::Changed,
+        false if place.can_collapse() => Stored::Changed,
+        false => place.store(None),
     };
-    if !done {
-        return Short::No;
+    if let Stored::Done(_) = stored {
+        vmas.count_lookup();
+        space.pool.counters.count(Event::PgFault);
     }
-    vmas.count_lookup();
-    space.pool.counters.count(Event::PgFault);
-    Short::Done
+    stored
 }
 
 /// A slot that is to get a page of the space's own. It is in a leaf that is exclusive to the space;
@@ -102,36 +100,30 @@ impl<'s> OwnSlot<'s> {
         self.space.pool.frames.frame_of(address)
     }
 
-    /// Completes the short way for a slot that has a page.
+    /// Returns whether the leaf should take over the pages of its shadow before this one is copied.
+    pub(crate) fn can_collapse(self) -> bool {
+        self.old.is_borrowed() && self.nodes().collapsible_shadow(self.leaf()).is_some()
+    }
+
+    /// Makes the page one that the space may store to: the present one, if it has no other owner;
+    /// or else `page`, or one that is free without waiting, zeroed or a copy of the present one.
     #[inline(never)]
-    fn reuse_or_copy(self, vmas: &VmaCache) -> Short {
-        let borrowed = match self.old.holds() {
-            Holds::Own if self.nodes().is_sole_owner(self.old) => {
-                if !self.reuse() {
-                    return Short::No;
-                }
-                vmas.count_lookup();
-                self.space.pool.counters.count(Event::PgFault);
-                return Short::Done;
-            }
-            Holds::Own => false,
-            Holds::Borrowed if self.nodes().collapsible_shadow(self.leaf()).is_none() => true,
-            _ => return Short::No,
-        };
-        if self.install(None) != Some(true) {
-            return Short::No;
-        }
-        vmas.count_lookup();
-        self.space.pool.counters.count(Event::PgFault);
-        match borrowed.then(|| self.part_from_shadow()).flatten() {
-            None => Short::Done,
-            Some(shadow) => Short::Parted(shadow),
+    pub(crate) fn store(self, page: Option<PoolFrame<'s>>) -> Stored {
+        let is_reused = self.old.is_own() && self.nodes().is_sole_owner(self.old);
+        match is_reused
+            .then(|| self.reuse())
+            .or_else(|| self.install(page))
+        {
+            None => Stored::NoPage,
+            Some(false) => Stored::Changed,
+            Some(true) if self.old.is_borrowed() => Stored::Done(self.part_from_shadow()),
+            Some(true) => Stored::Done(None),
         }
     }
 
     /// Makes the present page writable. It has no other owner. Returns whether the slot was
     /// unchanged.
-    pub(crate) fn reuse(self) -> bool {
+    fn reuse(self) -> bool {
         self.space.pool.counters.count(Event::CowReuse);
         self.space.written(self.at);
         pte::replace(self.slot, self.old, self.old.with(VALID_R | VALID_W))
@@ -140,8 +132,8 @@ impl<'s> OwnSlot<'s> {
     /// Installs a page: `page`, or one that is free without waiting; zeroed, or a copy of the
     /// present one. Returns whether the slot was unchanged, or `None` if there is no page.
     #[inline(always)]
-    pub(crate) fn install(self, page: Option<PoolFrame<'s>>) -> Option<bool> {
-        if matches!(self.old.holds(), Holds::Own | Holds::Borrowed) {
+    fn install(self, page: Option<PoolFrame<'s>>) -> Option<bool> {
+        if self.old.is_own() || self.old.is_borrowed() {
             let nodes = self.nodes();
             nodes.pool.frames.prefetch(nodes.frame_of(self.old));
         }
@@ -158,15 +150,6 @@ impl<'s> OwnSlot<'s> {
             },
         };
         Some(self.fill_and_publish_given(page))
-    }
-
-    /// Installs a page as [`OwnSlot::install`] does, in a vacant slot, if the thread's magazine is
-    /// empty.
-    #[cold]
-    #[inline(never)]
-    fn install_otherwise(self) -> bool {
-        let page = self.space.pool.try_alloc(self.space.group_id());
-        page.is_some_and(|page| self.fill_and_publish_given(page))
     }
 
     #[inline(never)]

@@ -6,6 +6,7 @@
 //! after the page; and a hole of 2 MiB by one word above the leaf (`table::zero_leaf`).
 
 use super::driver::{FaultState, FilePage, Step, done_if};
+use super::zero;
 use crate::cache::{FaultKind as FileAccessKind, Wait};
 use crate::dax::{DaxCore, DaxPages, DaxRef, LARGE_PAGES, Reach};
 use crate::exec::reentry::Inside;
@@ -135,7 +136,7 @@ impl FaultState<'_> {
         let valid = self.validity_of_file(vma, kind);
         let word = |page| match pages.host(page) {
             Some(host) => Pte::direct(host, valid),
-            None => Pte::zero(self.space.pool.frames.host(FrameId::ZERO) as u64, valid),
+            None => zero::word(self.space, valid),
         };
         let words = self.nodes().words(leaf);
         let slot = slot_index(self.at.0, 0);

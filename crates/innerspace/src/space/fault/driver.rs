@@ -30,7 +30,7 @@
 use std::ops::Range;
 
 use super::anonymous::OwnSlot;
-pub(crate) use super::anonymous::{Short, store_by_short_way};
+pub(crate) use super::anonymous::{Stored, store_by_short_way};
 pub(crate) use super::zero::load_by_short_way;
 use crate::cache::{
     FaultAround, FaultKind as FileAccessKind, FaultPage, FileInner, Hole, LockedBlock, Reading,
@@ -157,10 +157,7 @@ pub(crate) fn handle(
 /// Releases what the fault holds. A drop does so because a store that the fault calls may panic.
 impl Drop for FaultState<'_> {
     fn drop(&mut self) {
-        match &self.file {
-            FilePage::None => {}
-            _ => self.file = FilePage::None, // unlocks the block
-        }
+        self.file = FilePage::None; // unlocks the block
         if !self.replaced.is_empty() {
             self.space
                 .release_replaced(std::mem::take(&mut self.replaced));
@@ -335,8 +332,7 @@ impl<'space> FaultState<'space> {
         let nodes = self.nodes();
         let slot = &nodes.words(leaf)[table::slot_index(self.at.0, 0)];
         let mut old = pte::load(slot);
-        let borrowed = old.holds() == Holds::Borrowed;
-        if borrowed && self.what.access.writes() && nodes.collapsible_shadow(leaf).is_some() {
+        if self.what.access.writes() && self.own_slot(slot, old).can_collapse() {
             let paths = self.space.paths.lock();
             // The page may belong to the next shadow, or to one further on.
             while pte::load(slot).is_borrowed() && nodes.collapse_shadow(leaf, Borrower::Exclusive)
@@ -354,9 +350,6 @@ impl<'space> FaultState<'space> {
             (Holds::Own | Holds::Borrowed | Holds::Zero | Holds::File | Holds::Direct, false) => {
                 done_if(pte::replace(slot, old, old.with(self.validity())))
             }
-            (Holds::Own, true) if nodes.is_sole_owner(old) => {
-                done_if(self.own_slot(slot, old).reuse())
-            }
             (Holds::Nothing | Holds::Zero | Holds::File | Holds::Direct, _)
                 if vma.file().is_some() =>
             {
@@ -365,15 +358,9 @@ impl<'space> FaultState<'space> {
             (Holds::Nothing, false) => {
                 done_if(super::zero::map(self.space, slot, old, self.validity()))
             }
-            (Holds::Borrowed, true) => {
-                let step = self.install_anonymous(slot, old);
-                if let Step::Done = step {
-                    let parted = self.own_slot(slot, old).part_from_shadow();
-                    self.replaced.shadows.extend(parted);
-                }
-                step
+            (Holds::Nothing | Holds::Zero | Holds::Own | Holds::Borrowed, true) => {
+                self.store(slot, old)
             }
-            (Holds::Nothing | Holds::Zero | Holds::Own, true) => self.install_anonymous(slot, old),
             (Holds::File | Holds::Direct, true) => {
                 unreachable!("a file page in anonymous memory")
             }
@@ -452,12 +439,15 @@ impl<'space> FaultState<'space> {
         }
     }
 
-    /// Installs a page of the space's own in the slot: zeroed, or a copy of the present one. The
-    /// leaf is exclusive to the space.
-    pub(super) fn install_anonymous(&mut self, slot: &'space AtomicU64, old: Pte) -> Step {
-        match self.own_slot(slot, old).install(self.page.take()) {
-            Some(replaced) => done_if(replaced),
-            None => Step::Page,
+    /// Gives a store a page of the space's own in the slot. The leaf is exclusive to the space.
+    fn store(&mut self, slot: &'space AtomicU64, old: Pte) -> Step {
+        match self.own_slot(slot, old).store(self.page.take()) {
+            Stored::Done(parted) => {
+                self.replaced.shadows.extend(parted);
+                Step::Done
+            }
+            Stored::Changed => Step::Again,
+            Stored::NoPage => Step::Page,
         }
     }
 
@@ -503,7 +493,7 @@ impl<'space> FaultState<'space> {
                     && hole_still(file, hole) =>
             {
                 match copy {
-                    true => self.install_anonymous(slot, old),
+                    true => self.store(slot, old),
                     false => self.map_holes(vma, leaf, old, page, hole.pages().clone()),
                 }
             }

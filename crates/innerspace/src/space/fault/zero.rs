@@ -21,7 +21,6 @@
 //! which needs a validity of its own, nothing has changed, and the fault is handled from its
 //! beginning.
 
-use super::anonymous::Short;
 use crate::FrameId;
 use crate::space::core::space::SpaceInner;
 use crate::space::table::pte::{self, Pte, VALID_R};
@@ -56,9 +55,9 @@ pub(crate) fn load_by_short_way(
     translator: &Translator,
     vmas: &mut VmaCache,
     at: u64,
-) -> Short {
+) -> bool {
     let Some(slot) = translator.slot_to_read(at) else {
-        return Short::No;
+        return false;
     };
     if pte::load(slot) != Pte::EMPTY
         || !space.gate.is_open_everywhere(&translator.sections)
@@ -66,10 +65,10 @@ pub(crate) fn load_by_short_way(
         || space.pool.is_flush_due()
         || !pte::replace(slot, Pte::EMPTY, word(space, VALID_R))
     {
-        return Short::No;
+        return false;
     }
     vmas.count_lookup();
     let counters = &space.pool.counters;
     counters.count_each([Event::ZeroMap, Event::PgFault]);
-    Short::Done
+    true
 }

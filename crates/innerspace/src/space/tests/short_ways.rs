@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cache::{Cache, FileOptions, PagedFile};
-use crate::space::fault::driver::{Short, load_by_short_way};
+use crate::space::fault::driver::load_by_short_way;
 use crate::space::table::pte::{self, Pte, VALID_R};
 use crate::store::MemoryStore;
 
@@ -12,7 +12,7 @@ fn loads_shortly(a: &mut Accessor, at: VirtAddr) -> bool {
     core.translator.sections.enter();
     let done = load_by_short_way(&core.space, &core.translator, &mut core.vmas, at.0);
     core.translator.sections.leave();
-    matches!(done, Short::Done)
+    done
 }
 
 /// Returns the word of an address whose leaf exists.
