@@ -103,21 +103,21 @@ impl Snapshot {
         let mut load = Load {
             space: &space,
             open,
+            offset: 0,
             mappings: BTreeMap::new(),
             pages: 0,
         };
         loop {
-            let offset = records.offset;
+            load.offset = records.offset;
             let (kind, payload) = records.read_record()?;
-            let damaged = |what| SnapshotFileError::Damaged { what, offset };
             match kind {
-                MAPPING => load.mapping(&payload, damaged)?,
-                PAGES => load.pages(&payload, damaged)?,
+                MAPPING => load.mapping(&payload)?,
+                PAGES => load.pages(&payload)?,
                 END => {
-                    load.end(&payload, damaged)?;
+                    load.end(&payload)?;
                     return Ok(space.freeze()?);
                 }
-                _ => return Err(damaged("an unknown record")),
+                _ => return Err(load.damaged("an unknown record")),
             }
         }
     }
@@ -130,7 +130,9 @@ fn save_pages(
     out: &mut Records<impl Write>,
 ) -> Result<u64, SnapshotFileError> {
     let nodes = space.nodes();
-    let (mut saved, mut batch) = (0, Batch::default());
+    let mut saved = 0;
+    // Adjacent pages, to be written as one record, and the address after them.
+    let (mut payload, mut next) = (Vec::new(), 0);
     let mut at = vma.start;
     while at < vma.end {
         let end = vma.end.min((at & !(STRIDE - 1)) + STRIDE);
@@ -139,50 +141,26 @@ fn save_pages(
             // The page is read by the table, not by an accessor, so that pages without read
             // permission are saved too.
             space.inside(|tables| nodes.copy_still_page(tables.root, page, &mut bytes));
-            if vma.file().is_some() || bytes != [0; PAGE_SIZE] {
-                batch.add(page, &bytes, out)?;
-                saved += 1;
+            if vma.file().is_none() && bytes == [0; PAGE_SIZE] {
+                continue;
             }
+            if !payload.is_empty() && (page != next || payload.len() as u64 == LONGEST) {
+                out.record(PAGES, &payload)?;
+                payload.clear();
+            }
+            if payload.is_empty() {
+                payload.extend(page.to_le_bytes());
+            }
+            payload.extend(bytes);
+            next = page + PAGE;
+            saved += 1;
         }
         at = end;
     }
-    batch.flush(out)?;
+    if !payload.is_empty() {
+        out.record(PAGES, &payload)?;
+    }
     Ok(saved)
-}
-
-/// Adjacent pages, to be written as one record.
-#[derive(Default)]
-struct Batch {
-    start: u64,
-    payload: Vec<u8>,
-}
-
-impl Batch {
-    fn add(
-        &mut self,
-        at: u64,
-        page: &[u8],
-        out: &mut Records<impl Write>,
-    ) -> Result<(), SnapshotFileError> {
-        let pages = self.payload.len() / PAGE_SIZE;
-        if pages > 0 && (pages == BATCH || at != self.start + pages as u64 * PAGE) {
-            self.flush(out)?;
-        }
-        if self.payload.is_empty() {
-            self.start = at;
-            self.payload.extend(at.to_le_bytes());
-        }
-        self.payload.extend(page);
-        Ok(())
-    }
-
-    fn flush(&mut self, out: &mut Records<impl Write>) -> Result<(), SnapshotFileError> {
-        if !self.payload.is_empty() {
-            out.record(PAGES, &self.payload)?;
-            self.payload.clear();
-        }
-        Ok(())
-    }
 }
 
 /// Returns the payload of a mapping. Refuses devices, whose state is not in memory; direct-access
@@ -259,11 +237,12 @@ impl<W: Write> Records<'_, W> {
     }
 
     fn record(&mut self, kind: u32, payload: &[u8]) -> Result<(), SnapshotFileError> {
-        let len = payload.len() as u64;
         self.check = self.next_check(kind, payload);
-        self.write(&kind.to_le_bytes())?;
-        self.write(&self.check.to_le_bytes())?;
-        self.write(&len.to_le_bytes())?;
+        let mut head = [0; 16];
+        head[..4].copy_from_slice(&kind.to_le_bytes());
+        head[4..8].copy_from_slice(&self.check.to_le_bytes());
+        head[8..].copy_from_slice(&(payload.len() as u64).to_le_bytes());
+        self.write(&head)?;
         self.write(payload)
     }
 }
@@ -280,35 +259,34 @@ fn le_u64(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"))
 }
 
+fn damaged(what: &'static str, offset: u64) -> SnapshotFileError {
+    SnapshotFileError::Damaged { what, offset }
+}
+
 impl<R: Read> Records<'_, R> {
     fn read(&mut self, bytes: &mut [u8]) -> Result<(), SnapshotFileError> {
         let offset = self.offset;
-        self.inner
-            .read_exact(bytes)
-            .map_err(|source| match source.kind() {
-                io::ErrorKind::UnexpectedEof => SnapshotFileError::Damaged {
-                    what: "the end is missing",
-                    offset,
-                },
-                _ => SnapshotFileError::Io { offset, source },
-            })?;
+        let read = self.inner.read_exact(bytes);
+        read.map_err(|source| match source.kind() {
+            io::ErrorKind::UnexpectedEof => damaged("the end is missing", offset),
+            _ => SnapshotFileError::Io { offset, source },
+        })?;
         self.offset += bytes.len() as u64;
         Ok(())
     }
 
     fn read_header(&mut self) -> Result<(), SnapshotFileError> {
         let mut header = [0; 16];
-        self.read(&mut header).map_err(|error| match error {
-            SnapshotFileError::Damaged { .. } => SnapshotFileError::NotASnapshot,
-            other => other,
-        })?;
+        match self.read(&mut header) {
+            Err(SnapshotFileError::Damaged { .. }) => return Err(SnapshotFileError::NotASnapshot),
+            read => read?,
+        }
         if header[..8] != MAGIC {
             return Err(SnapshotFileError::NotASnapshot);
         }
         self.check = crc32fast::hash(&header[..12]);
         if self.check != le_u32(&header[12..]) {
-            let what = "the header's checksum";
-            return Err(SnapshotFileError::Damaged { what, offset: 0 });
+            return Err(damaged("the header's checksum", 0));
         }
         match le_u32(&header[8..]) {
             VERSION => Ok(()),
@@ -325,10 +303,9 @@ impl<R: Read> Records<'_, R> {
         let is_width = kind == WIDTH && payload.len() == 4;
         let known = [AddressWidth::Bits32, AddressWidth::Bits48].into_iter();
         let mut known = known.filter(|width| is_width && bits(*width) == le_u32(&payload));
-        known.next().ok_or(SnapshotFileError::Damaged {
-            what: "the width of addresses",
-            offset,
-        })
+        known
+            .next()
+            .ok_or_else(|| damaged("the width of addresses", offset))
     }
 
     fn read_record(&mut self) -> Result<(u32, Vec<u8>), SnapshotFileError> {
@@ -337,17 +314,15 @@ impl<R: Read> Records<'_, R> {
         self.read(&mut head)?;
         let (kind, check, len) = (le_u32(&head), le_u32(&head[4..]), le_u64(&head[8..]));
         if len > LONGEST {
-            let what = "a record's length";
-            return Err(SnapshotFileError::Damaged { what, offset });
+            return Err(damaged("a record's length", offset));
         }
         let mut payload = vec![0; len as usize];
         self.read(&mut payload)?;
         self.check = self.next_check(kind, &payload);
-        if self.check != check {
-            let what = "a record's checksum";
-            return Err(SnapshotFileError::Damaged { what, offset });
+        match self.check == check {
+            true => Ok((kind, payload)),
+            false => Err(damaged("a record's checksum", offset)),
         }
-        Ok((kind, payload))
     }
 }
 
@@ -356,6 +331,8 @@ impl<R: Read> Records<'_, R> {
 struct Load<'space, Open> {
     space: &'space Space,
     open: Open,
+    /// The position at which the current record begins.
+    offset: u64,
     /// The mappings by their first addresses.
     mappings: BTreeMap<u64, Mapping>,
     pages: u64,
@@ -373,44 +350,39 @@ struct Mapping {
 }
 
 impl<Open: FnMut(&str) -> Option<PagedFile>> Load<'_, Open> {
-    fn mapping(
-        &mut self,
-        payload: &[u8],
-        damaged: impl Fn(&'static str) -> SnapshotFileError,
-    ) -> Result<(), SnapshotFileError> {
+    fn damaged(&self, what: &'static str) -> SnapshotFileError {
+        damaged(what, self.offset)
+    }
+
+    fn mapping(&mut self, payload: &[u8]) -> Result<(), SnapshotFileError> {
         let Some((fixed, name)) = payload.split_at_checked(MAPPING_BYTES) else {
-            return Err(damaged("a short mapping"));
+            return Err(self.damaged("a short mapping"));
         };
         let (start, end) = (le_u64(fixed), le_u64(&fixed[8..]));
-        let first_page = le_u64(&fixed[16..]);
-        let protection = Protection::from_bits(fixed[24]);
-        let Some(protection) = protection.filter(|_| start < end) else {
-            return Err(damaged("a mapping"));
-        };
-        let name = std::str::from_utf8(name).map_err(|_| damaged("a file's name"))?;
+        let protection = Protection::from_bits(fixed[24]).filter(|_| start < end);
+        let protection = protection.ok_or_else(|| self.damaged("a mapping"))?;
+        let name = std::str::from_utf8(name).map_err(|_| self.damaged("a file's name"))?;
         let sharing = match fixed[25] {
             0 => Sharing::Private,
             1 => Sharing::Shared,
-            _ => return Err(damaged("a mapping's sharing")),
+            _ => return Err(self.damaged("a mapping's sharing")),
         };
-        let anonymous = Map::anonymous(end - start);
-        let (map, file) = match (fixed[26], sharing) {
-            (0, Sharing::Private) => (anonymous, None),
-            (1, sharing) => {
+        let file = match (fixed[26], sharing) {
+            (0, Sharing::Private) => None,
+            (1, _) => {
                 let file = (self.open)(name).ok_or_else(|| SnapshotFileError::UnknownFile {
                     name: name.to_owned(),
                 })?;
-                let from = first_page
-                    .checked_mul(PAGE)
-                    .ok_or_else(|| damaged("a file's page"))?;
+                let from = le_u64(&fixed[16..]).checked_mul(PAGE);
+                let from = from.ok_or_else(|| self.damaged("a file's page"))?;
                 let map = Map::file(&file).range(from..from.saturating_add(end - start));
-                let map = map.protection(protection);
-                match sharing {
-                    Sharing::Private => (anonymous, Some(map.private())),
-                    Sharing::Shared => (map.shared(), None),
-                }
+                Some(map.protection(protection))
             }
-            _ => return Err(damaged("a mapping's backing")),
+            _ => return Err(self.damaged("a mapping's backing")),
+        };
+        let (map, file) = match (sharing, file) {
+            (Sharing::Shared, Some(file)) => (file.shared(), None),
+            (_, file) => (Map::anonymous(end - start), file),
         };
         self.space.map(map.at(VirtAddr(start)).with_null())?;
         let mapping = Mapping {
@@ -423,13 +395,9 @@ impl<Open: FnMut(&str) -> Option<PagedFile>> Load<'_, Open> {
         Ok(())
     }
 
-    fn pages(
-        &mut self,
-        payload: &[u8],
-        damaged: impl Fn(&'static str) -> SnapshotFileError,
-    ) -> Result<(), SnapshotFileError> {
+    fn pages(&mut self, payload: &[u8]) -> Result<(), SnapshotFileError> {
         let Some((at, bytes)) = payload.split_at_checked(8) else {
-            return Err(damaged("short pages"));
+            return Err(self.damaged("short pages"));
         };
         let at = le_u64(at);
         let has_them = |mapping: &&Mapping| bytes.len() as u64 <= mapping.end.saturating_sub(at);
@@ -437,36 +405,30 @@ impl<Open: FnMut(&str) -> Option<PagedFile>> Load<'_, Open> {
         let mapping = before.map(|(_, mapping)| mapping).filter(has_them);
         let whole = bytes.len().is_multiple_of(PAGE_SIZE) && at.is_multiple_of(PAGE);
         let Some(mapping) = mapping.filter(|_| !bytes.is_empty() && whole) else {
-            return Err(damaged("pages outside every mapping"));
+            return Err(self.damaged("pages outside every mapping"));
         };
         // Pages of a shared mapping would be stored to the file, and `save` writes none.
         if mapping.sharing == Sharing::Shared {
-            return Err(damaged("pages of a shared mapping"));
+            return Err(self.damaged("pages of a shared mapping"));
         }
         let mut accessor = self.space.accessor().map_err(SpaceError::from)?;
-        accessor
-            .write(VirtAddr(at), bytes)
-            .map_err(|fault| SnapshotFileError::Pages(self.space.explain(fault)))?;
+        let written = accessor.write(VirtAddr(at), bytes);
+        written.map_err(|fault| SnapshotFileError::Pages(self.space.explain(fault)))?;
         self.pages += (bytes.len() >> PAGE_SHIFT) as u64;
         Ok(())
     }
 
-    fn end(
-        &mut self,
-        payload: &[u8],
-        damaged: impl Fn(&'static str) -> SnapshotFileError,
-    ) -> Result<(), SnapshotFileError> {
+    fn end(&mut self, payload: &[u8]) -> Result<(), SnapshotFileError> {
         if payload.len() != 16 {
-            return Err(damaged("the end"));
+            return Err(self.damaged("the end"));
         }
         let counted = (le_u64(payload), le_u64(&payload[8..]));
         if counted != (self.mappings.len() as u64, self.pages) {
-            return Err(damaged("the number of mappings or pages"));
+            return Err(self.damaged("the number of mappings or pages"));
         }
         for (start, mapping) in std::mem::take(&mut self.mappings) {
-            let at = VirtAddr(start);
-            self.space
-                .protect(at, mapping.end - start, mapping.protection)?;
+            let (at, len) = (VirtAddr(start), mapping.end - start);
+            self.space.protect(at, len, mapping.protection)?;
             if let Some(file) = mapping.file {
                 self.space.map_behind(&file.replacing(at).with_null())?;
             }
