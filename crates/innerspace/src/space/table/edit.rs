@@ -36,8 +36,9 @@ impl Edit {
 /// The second edits the slots, and needs no nodes.
 impl Nodes<'_> {
     /// Makes the paths that `edit` needs the space's own. The replaced nodes go to `detached`, even
-    /// when the call fails; `moved` is called as by [`Nodes::own_path`]. The caller holds the
-    /// space's `paths` mutex.
+    /// when the call fails. `moved` is called, whether or not it fails, with what accessors have to
+    /// forget before the new nodes can be written to. The caller is inside the gate, or has it
+    /// closed, and holds the space's `paths` mutex.
     pub(crate) fn own_range(
         self,
         root: FrameId,
@@ -58,6 +59,21 @@ impl Nodes<'_> {
         };
         let owned = walk.own(root, ROOT_LEVEL, 0, range, spares);
         walk.pending.notify(self, owned, moved)
+    }
+
+    /// Returns the leaf of `at`, with the path made the space's own as by [`Nodes::own_range`], and
+    /// missing nodes created. Where there was no leaf, a load may link the leaf of zeros meanwhile:
+    /// a store has to lock the entry of its page before it can tell, and then looks again.
+    pub(crate) fn own_path(
+        self,
+        root: FrameId,
+        at: u64,
+        spares: &mut Spares<'_>,
+        replaced: &mut Detached,
+        moved: impl FnOnce(Post),
+    ) -> Result<FrameId, NeedNodes> {
+        self.own_range(root, &(at..at + 1), Edit::Part, spares, replaced, moved)?;
+        self.fill_path(root, at, 0, spares)
     }
 
     /// Applies `edit` to every slot of the range. If the edit needs paths that are exclusive to the

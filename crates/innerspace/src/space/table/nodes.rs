@@ -267,11 +267,7 @@ impl<'pool> Nodes<'pool> {
     }
 
     /// Links an empty node. Sharers of the parent may race to do so; one wins.
-    pub(super) fn link_new(
-        self,
-        word: &AtomicU64,
-        spares: &mut Spares<'_>,
-    ) -> Result<FrameId, NeedNodes> {
+    fn link_new(self, word: &AtomicU64, spares: &mut Spares<'_>) -> Result<FrameId, NeedNodes> {
         let mut frame = spares.take()?;
         frame.zero();
         let new = self.publish(frame);
@@ -283,53 +279,6 @@ impl<'pool> Nodes<'pool> {
                 Ok(word_child(winner).expect("a word that is not empty has a child"))
             }
         }
-    }
-
-    /// Returns the leaf of `at`, with the path made the space's own: shared nodes on the way are
-    /// copied. The caller is inside the gate and holds the space's `paths` mutex. `replaced`
-    /// receives the parent refs to drop once no accessor of the space can be in the old leaf.
-    /// `moved` is called, whether or not the call succeeds, with what accessors have to forget
-    /// before the new leaf can be written to.
-    pub(crate) fn own_path(
-        self,
-        root: FrameId,
-        at: u64,
-        spares: &mut Spares<'_>,
-        replaced: &mut Detached,
-        moved: impl FnOnce(Post),
-    ) -> Result<FrameId, NeedNodes> {
-        let mut pending = PendingInvalidation::new(root);
-        let leaf = self.copy_shared_of_path(root, at, spares, replaced, &mut pending);
-        pending.notify(self, leaf, moved)
-    }
-
-    pub(super) fn copy_shared_of_path(
-        self,
-        root: FrameId,
-        at: u64,
-        spares: &mut Spares<'_>,
-        replaced: &mut Detached,
-        pending: &mut PendingInvalidation,
-    ) -> Result<FrameId, NeedNodes> {
-        let mut node = root;
-        for level in (1..=ROOT_LEVEL).rev() {
-            let word = &self.words(node)[slot_index(at, level)];
-            node = match self.child(word) {
-                None => self.link_new(word, spares)?,
-                Some(child) if !self.keep_if_shared(child, level - 1, replaced) => child,
-                Some(child) => {
-                    interleave();
-                    let copy = self.copy(child, level - 1, spares.take()?);
-                    pending.replaces(self, level - 1, at);
-                    // Release: publishes the copy's words. No other thread changes a word that is
-                    // not empty in a node that is exclusive to the space: `paths` is held.
-                    word.store(child_word(copy), Ordering::Release);
-                    replaced.nodes.push((child, level - 1));
-                    copy
-                }
-            };
-        }
-        Ok(node)
     }
 
     /// Returns the frame of a page of the arena.
