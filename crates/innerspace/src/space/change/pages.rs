@@ -77,36 +77,26 @@ impl Space {
         if advice == Advice::PageOut && writer.vmas.overlapping(&range).any(Vma::is_locked) {
             return Err(SpaceError::Locked { what, at, len });
         }
-        let set_reading = |writer, reading| {
-            let set = |vmas: &mut VmaSet| vmas.update(&range, |part| part.reading = reading);
-            space.change(writer, &range, None, set)
-        };
-        match advice {
+        let reading = match advice {
+            Advice::Normal => Reading::Normal,
+            Advice::Random => Reading::Random,
+            Advice::Sequential => Reading::Sequential,
             Advice::Cold => {
                 drop(writer);
                 make_old(space, &range);
-                Ok(())
+                return Ok(());
             }
-            Advice::WillNeed => {
+            Advice::WillNeed | Advice::PageOut => {
                 let parts = file_parts(&writer.vmas, &range, |_| true);
                 drop(writer);
-                for_each_file(parts, prefetch)
+                return match advice {
+                    Advice::PageOut => for_each_file(parts, page_out),
+                    _ => for_each_file(parts, prefetch),
+                };
             }
-            Advice::Normal => set_reading(writer, Reading::Normal),
-            Advice::Random => set_reading(writer, Reading::Random),
-            Advice::Sequential => set_reading(writer, Reading::Sequential),
-            Advice::PageOut => {
-                let parts = file_parts(&writer.vmas, &range, |_| true);
-                drop(writer);
-                for_each_file(parts, |file, bytes| {
-                    sync(file, bytes.clone())?;
-                    if let MappedFile::Cached(file) = file {
-                        PagedFile::new(file).evict(bytes)?;
-                    }
-                    Ok(())
-                })
-            }
-        }
+        };
+        let set = |vmas: &mut VmaSet| vmas.update(&range, |part| part.reading = reading);
+        space.change(writer, &range, None, set)
     }
 
     /// Drops the pages of `len` bytes (rounded up to whole pages) at `at`, and frees their memory
@@ -394,4 +384,13 @@ fn sync(file: &MappedFile, bytes: Range<u64>) -> Result<(), SpaceError> {
         MappedFile::Cached(file) => Ok(PagedFile::new(file).sync_range(bytes)?),
         MappedFile::Direct(file) => Ok(DaxFile::new(file.core().clone()).sync_range(bytes)?),
     }
+}
+
+/// Writes these bytes of the file, and evicts their pages.
+fn page_out(file: &MappedFile, bytes: Range<u64>) -> Result<(), SpaceError> {
+    sync(file, bytes.clone())?;
+    if let MappedFile::Cached(file) = file {
+        PagedFile::new(file).evict(bytes)?;
+    }
+    Ok(())
 }

@@ -36,7 +36,7 @@
 
 use super::changes::{Changed, Record};
 use super::devices::DeviceStates;
-use super::ghosts::{Ghosts, IDLE};
+use super::ghosts::IDLE;
 use crate::space::change::steps::EVERYWHERE;
 use crate::space::core::address::slot_index;
 use crate::space::core::error::SpaceError;
@@ -139,36 +139,41 @@ fn copy_back(
         return false; // something else has changed the structure
     }
     let nodes = space.nodes();
-    let is_alone = |page: &Changed| nodes.frame_alone(Walk::load(nodes, page)).is_some();
+    let is_alone = |page: &Changed| nodes.frame_alone(pte::load(word(nodes, page))).is_some();
     if !known.pages.iter().all(is_alone) {
         return false;
     }
     known.restores = known.restores.wrapping_add(1);
+    let mut pages = std::mem::take(&mut known.pages);
     let mut walk = Walk {
         space,
         nodes,
         vmas: &writer.vmas,
         theirs: image.root,
         audit: known.restores.is_multiple_of(AUDIT),
-        doubtful: std::mem::take(&mut known.doubtful),
+        record: known,
         copied: 0,
         freed: Vec::new(),
-        ghosts: known.ghosts.take(),
-        restore: known.restores,
     };
-    known.pages.retain_mut(|page| walk.bring_back(page));
-    known.ghosts = walk.ghosts.take();
-    let freed = std::mem::take(&mut walk.freed);
+    pages.retain_mut(|page| walk.bring_back(page));
+    let Walk { copied, freed, .. } = walk;
+    known.pages = pages;
     // No thread has used these pages since the gate was closed. They are freed in reverse, so that
     // frames are allocated again in the order of the pages.
     nodes.put_pages(freed.iter().rev().map(|(_, page)| *page));
     for (at, _) in freed.into_iter().rev() {
         known.add_ghost(space.payer(), at);
     }
+    known.doubtful = false;
     known.revision = writer.revision;
     space.pool.counters.count(Event::RestoreInPlace);
-    space.pool.counters.add(Event::RestorePages, walk.copied);
+    space.pool.counters.add(Event::RestorePages, copied);
     true
+}
+
+/// Returns the word of a recorded page.
+fn word<'pool>(nodes: Nodes<'pool>, page: &Changed) -> &'pool AtomicU64 {
+    &nodes.words(page.leaf)[slot_index(page.at, 0)]
 }
 
 /// A walk over the recorded pages that restores them.
@@ -180,27 +185,15 @@ struct Walk<'a> {
     theirs: FrameId,
     /// Whether steady pages are compared.
     audit: bool,
-    /// Whether pages without write validity are compared.
-    doubtful: bool,
+    /// The record, without its pages.
+    record: &'a Record,
     /// Pages copied back so far.
     copied: u64,
     /// Pages that the space has given back, with their addresses.
     freed: Vec<(u64, Pte)>,
-    /// Pages given back at earlier restores.
-    ghosts: Option<Ghosts>,
-    /// The number of this restore.
-    restore: u32,
 }
 
-impl<'a> Walk<'a> {
-    fn word(nodes: Nodes<'a>, known: &Changed) -> &'a AtomicU64 {
-        &nodes.words(known.leaf)[slot_index(known.at, 0)]
-    }
-
-    fn load(nodes: Nodes<'a>, known: &Changed) -> Pte {
-        pte::load(Walk::word(nodes, known))
-    }
-
+impl Walk<'_> {
     /// Returns the frame with the image's bytes at `at`; `None` if it is a page of a file.
     #[cold]
     fn look_up(&self, at: u64) -> Option<FrameId> {
@@ -208,27 +201,25 @@ impl<'a> Walk<'a> {
         let their = leaf.map(|leaf| pte::load(&self.nodes.words(leaf.frame)[slot_index(at, 0)]));
         match their.map(|page| (page, page.holds())) {
             Some((page, Holds::Own | Holds::Borrowed)) => Some(self.nodes.frame_of(page)),
-            _ if self.shows_file(at) => None,
-            _ => Some(FrameId::ZERO),
+            _ => {
+                let vma = self.vmas.find_containing(at);
+                vma.is_some_and(|vma| vma.file().is_none())
+                    .then_some(FrameId::ZERO)
+            }
         }
-    }
-
-    fn shows_file(&self, at: u64) -> bool {
-        let vma = self.vmas.find_containing(at);
-        vma.is_none_or(|vma| vma.file().is_some())
     }
 
     /// Makes the page as in the image. Returns false if the space no longer has a page of its own
     /// there. The caller has checked that this is possible.
     #[inline]
     fn bring_back(&mut self, known: &mut Changed) -> bool {
-        let word = Walk::word(self.nodes, known);
+        let word = word(self.nodes, known);
         debug_assert!(
             self.nodes
                 .find(self.space.root, known.at)
                 .is_some_and(|leaf| leaf.exclusive && leaf.frame == known.leaf)
         );
-        if self.doubtful {
+        if self.record.doubtful {
             // The dirty bit of a stored page may have been taken, and the page's bytes change again
             // now.
             self.space.written(known.at);
@@ -248,7 +239,7 @@ impl<'a> Walk<'a> {
         let stored = match known.streak >= STEADY {
             true if self.audit => !self.nodes.is_as(page, image),
             _ if page.has(VALID_W) => true,
-            _ => self.doubtful && !self.nodes.is_as(page, image),
+            _ => self.record.doubtful && !self.nodes.is_as(page, image),
         };
         if stored {
             known.streak = known.streak.saturating_add(1);
@@ -269,8 +260,8 @@ impl<'a> Walk<'a> {
     /// Returns whether a page was given back at one of the last restores.
     #[cold]
     fn was_given_back(&self, at: u64) -> bool {
-        let ghosts = self.ghosts.as_ref();
-        ghosts.is_some_and(|ghosts| ghosts.has(at / PAGE_SIZE as u64, self.restore))
+        let ghosts = self.record.ghosts.as_ref();
+        ghosts.is_some_and(|ghosts| ghosts.has(at / PAGE_SIZE as u64, self.record.restores))
     }
 
     /// Replaces the page by the image's. Returns false if the image's page has too many owners to
