@@ -275,10 +275,9 @@ impl Core {
             return;
         };
         let nodes = self.space.nodes();
-        let found = nodes.find(self.space.root, at);
-        let leaf = found.filter(|leaf| leaf.exclusive);
+        let leaf = nodes.find_exclusive(self.space.root, at);
         if let (Some(leaf), Some(host)) = (leaf, self.translator.pages_in_row(at)) {
-            nodes.mark_coalesced(leaf.frame);
+            nodes.mark_coalesced(leaf);
             self.translator.coalesce(at, host);
         }
     }

@@ -369,9 +369,9 @@ impl SpaceInner {
         let _section = self.pool.domain.reader();
         let _paths = self.paths.lock();
         for at in places {
-            let leaf = nodes.find(self.root, at).filter(|leaf| leaf.exclusive);
-            if let Some(leaf) = leaf.filter(|leaf| nodes.borrows_in_vain(leaf.frame)) {
-                detached.shadows.extend(nodes.part(leaf.frame));
+            let leaf = nodes.find_exclusive(self.root, at);
+            if let Some(leaf) = leaf.filter(|leaf| nodes.borrows_in_vain(*leaf)) {
+                detached.shadows.extend(nodes.part(leaf));
             }
         }
     }

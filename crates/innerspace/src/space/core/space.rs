@@ -372,8 +372,8 @@ impl SpaceInner {
             // No accessor has a shared leaf coalesced. Such a leaf may be exclusive to another
             // space by now, and marked for that one. A leaf that is exclusive to this space stays
             // so.
-            let leaf = nodes.find(tables.root, at).filter(|leaf| leaf.exclusive);
-            leaf.is_some_and(|leaf| nodes.unmark_coalesced(leaf.frame))
+            let leaf = nodes.find_exclusive(tables.root, at);
+            leaf.is_some_and(|leaf| nodes.unmark_coalesced(leaf))
         });
         if marked {
             self.post(Post::One(leaf_number(at)));

@@ -407,11 +407,8 @@ impl<'space> FaultState<'space> {
         }
         // A path that is exclusive to the space stays so while the gate is open: only a fork shares
         // it.
-        if let Some(leaf) = nodes
-            .find(self.space.root, at)
-            .filter(|leaf| leaf.exclusive)
-        {
-            return Ok(leaf.frame);
+        if let Some(leaf) = nodes.find_exclusive(self.space.root, at) {
+            return Ok(leaf);
         }
         failpoint!(Turn);
         let _paths = self.space.paths.lock();

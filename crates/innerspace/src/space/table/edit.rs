@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
-use super::nodes::{Detached, NeedNodes, Nodes, PendingInvalidation, Spares, child_word, pieces};
+use super::nodes::{Detached, NeedNodes, Nodes, Spares, child_word, pieces};
 use super::pte::{self, VALID_W, VALID_X};
 use super::shadow::Borrower;
 use crate::FrameId;
-use crate::space::core::address::{LEAF_BYTES, ROOT_LEVEL, slot_index, span};
+use crate::frame::Dropped;
+use crate::space::core::address::{LEAF_BYTES, ROOT_LEVEL, leaf_number, slot_index, span};
 use crate::sync::domain::Post;
 use crate::sync::failpoint;
 use crate::sync::raw::{AtomicU64, Ordering};
@@ -53,12 +54,19 @@ impl Nodes<'_> {
         }
         let mut walk = Walk {
             nodes: self,
+            root,
             edit,
             detached,
-            pending: PendingInvalidation::new(root),
+            forget: None,
         };
         let owned = walk.own(root, ROOT_LEVEL, 0, range, spares);
-        walk.pending.notify(self, owned, moved)
+        if let Some(forget) = walk.forget {
+            failpoint!(Replaced);
+            moved(forget);
+            let dropped = self.pool.frames.meta(root).hold.put();
+            assert_ne!(dropped, Dropped::Last, "I11: a root without a space");
+        }
+        owned
     }
 
     /// Returns the leaf of `at`, with the path made the space's own as by [`Nodes::own_range`], and
@@ -90,9 +98,10 @@ impl Nodes<'_> {
         let _section = self.pool.domain.reader();
         Walk {
             nodes: self,
+            root,
             edit,
             detached,
-            pending: PendingInvalidation::new(root), // no node is replaced
+            forget: None, // no node is replaced
         }
         .edit(root, ROOT_LEVEL, 0, range);
     }
@@ -100,12 +109,36 @@ impl Nodes<'_> {
 
 struct Walk<'a, 'pool> {
     nodes: Nodes<'pool>,
+    root: FrameId,
     edit: Edit,
     detached: &'a mut Detached,
-    pending: PendingInvalidation,
+    /// What is owed to accessors that may have cached a node that was replaced.
+    forget: Option<Post>,
 }
 
 impl Walk<'_, '_> {
+    /// Announces that the child at `level` on the way to `at` is replaced next. If it is an upper
+    /// node, accessors have to forget everything: until they do, a sharer may link a leaf into the
+    /// old node, and this space must not use that leaf.
+    ///
+    /// From then on until the accessors have been told, the root counts twice: a fault that has
+    /// walked to a leaf takes the leaf for shared, and waits for `paths`, which the caller holds,
+    /// before it stores there.
+    fn replaces(&mut self, level: u32, at: u64) {
+        let post = match level {
+            0 => Post::One(leaf_number(at)),
+            _ => Post::All,
+        };
+        if self.forget.is_none() {
+            let counted = self.nodes.pool.frames.meta(self.root).hold.try_get();
+            assert!(counted, "I11: a root with many parents");
+        }
+        self.forget = Some(match self.forget {
+            Some(other) if other != post => Post::All,
+            _ => post,
+        });
+    }
+
     /// Returns whether the edit takes off the child that covers `from..to` as a whole.
     fn takes_whole(&self, level: u32, from: u64, to: u64) -> bool {
         self.edit == Edit::Detach && to - from == span(level)
@@ -129,14 +162,14 @@ impl Walk<'_, '_> {
             }
             if self.nodes.is_zero_leaf(child) {
                 // A missing leaf is right for every edit, and costs nothing.
-                self.pending.replaces(self.nodes, level - 1, from);
+                self.replaces(level - 1, from);
                 word.store(0, Ordering::Release);
                 self.detached.nodes.push((child, level - 1));
                 continue;
             }
             if self.nodes.keep_if_shared(child, level - 1, self.detached) {
                 let copy = self.nodes.copy(child, level - 1, spares.take()?);
-                self.pending.replaces(self.nodes, level - 1, from);
+                self.replaces(level - 1, from);
                 word.store(child_word(copy), Ordering::Release);
                 self.detached.nodes.push((child, level - 1));
                 child = copy;

@@ -20,7 +20,7 @@
 //! space's `paths` mutex serialises the copying and creating of nodes by faults, and is never held
 //! over anything that sleeps. A fault that finds its path the space's own stores without the mutex.
 //! So before a node is replaced, the path begins to count as shared, and it does until every
-//! accessor that may remember the old node has mail (`PendingInvalidation`). Frames of nodes are
+//! accessor that may remember the old node has mail (`edit`). Frames of nodes are
 //! always freed after a grace period, for walkers that may still be in them.
 
 pub(crate) mod compare;

@@ -4,9 +4,8 @@ use crate::FrameId;
 use crate::frame::{Dropped, FlagSet, HoldState, Kind};
 use crate::group::GroupId;
 use crate::reclaim::{Freeing, Pool, PoolFrame, Retired};
-use crate::space::core::address::{LEVELS, ROOT_LEVEL, SLOTS, leaf_number, slot_index, span};
+use crate::space::core::address::{LEVELS, ROOT_LEVEL, SLOTS, slot_index, span};
 use crate::space::table::pte::{self, Holds, Pte};
-use crate::sync::domain::Post;
 use crate::sync::raw::{AtomicU64, Ordering};
 use crate::sync::{failpoint, interleave};
 
@@ -70,57 +69,6 @@ pub(crate) struct Detached {
     pub(crate) pages: Vec<Pte>,
     /// Shadows that a leaf has stopped borrowing from.
     pub(crate) shadows: Vec<FrameId>,
-}
-
-/// Invalidations owed to accessors that may have cached a node being replaced. The caller holds
-/// `paths`. Until they are delivered the root counts twice: a fault that has walked to a leaf takes
-/// the leaf for shared, and waits for `paths` before it stores there.
-#[derive(Debug)]
-pub(crate) struct PendingInvalidation {
-    root: FrameId,
-    forget: Option<Post>,
-}
-
-impl PendingInvalidation {
-    pub(crate) fn new(root: FrameId) -> PendingInvalidation {
-        PendingInvalidation { root, forget: None }
-    }
-
-    /// Announces that the child at `level` on the way to `at` is replaced next. If it is an upper
-    /// node, accessors have to forget everything: until they do, a sharer may link a leaf into the
-    /// old node, and this space must not use that leaf.
-    pub(super) fn replaces(&mut self, nodes: Nodes<'_>, level: u32, at: u64) {
-        let post = match level {
-            0 => Post::One(leaf_number(at)),
-            _ => Post::All,
-        };
-        if self.forget.is_none() {
-            let counted = nodes.pool.frames.meta(self.root).hold.try_get();
-            assert!(counted, "I11: a root with many parents");
-        }
-        self.forget = Some(match self.forget {
-            None => post,
-            Some(same) if same == post => post,
-            Some(_) => Post::All,
-        });
-    }
-
-    /// Delivers the invalidations through `moved`, and returns `end`.
-    pub(crate) fn notify<T>(
-        self,
-        nodes: Nodes<'_>,
-        end: Result<T, NeedNodes>,
-        moved: impl FnOnce(Post),
-    ) -> Result<T, NeedNodes> {
-        let Some(forget) = self.forget else {
-            return end;
-        };
-        failpoint!(Replaced);
-        moved(forget);
-        let dropped = nodes.pool.frames.meta(self.root).hold.put();
-        assert_ne!(dropped, Dropped::Last, "I11: a root without a space");
-        end
-    }
 }
 
 /// Operations on the nodes of one pool.
@@ -237,12 +185,18 @@ impl<'pool> Nodes<'pool> {
             exclusive &= !self.is_held_twice(node);
         }
         // The root is checked last: a walk that has reached a new node finds the root counted twice
-        // until all accessors have been told (`PendingInvalidation`).
+        // until all accessors have been told (`Walk::replaces`).
         exclusive &= !self.is_held_twice(root);
         Some(Leaf {
             frame: node,
             exclusive: exclusive && !self.is_zero_leaf(node),
         })
+    }
+
+    /// Returns the leaf of `at`, if it is exclusive to the space. The caller is inside the gate.
+    pub(crate) fn find_exclusive(self, root: FrameId, at: u64) -> Option<FrameId> {
+        let leaf = self.find(root, at).filter(|leaf| leaf.exclusive);
+        leaf.map(|leaf| leaf.frame)
     }
 
     /// Returns the node at `level` on the way to `at`, and creates missing nodes from `spares`.

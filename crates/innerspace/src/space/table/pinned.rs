@@ -97,8 +97,8 @@ impl Nodes<'_> {
     ) -> Result<Pins, NotPinned> {
         let mut frames = Vec::with_capacity(((end - start) / PAGE_SIZE as u64) as usize);
         let mut pin = |at: u64| {
-            let leaf = self.find(root, at).filter(|leaf| leaf.exclusive);
-            let leaf = leaf.ok_or(NotPinned::NotStoredTo)?.frame;
+            let leaf = self.find_exclusive(root, at);
+            let leaf = leaf.ok_or(NotPinned::NotStoredTo)?;
             let page = pte::load(&self.words(leaf)[slot_index(at, 0)]);
             // If the page had no write validity, a restore would mistake bytes that a device has
             // stored for the old ones.
