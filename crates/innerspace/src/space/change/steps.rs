@@ -28,7 +28,7 @@ use std::panic::resume_unwind;
 
 use super::revoke::mapper;
 use crate::exec::reentry::Inside;
-use crate::group::{LimitError, MayReclaim};
+use crate::group::MayReclaim;
 use crate::reclaim::{AllocMode, Pool, Retired};
 use crate::space::core::address::LEAF_BYTES;
 use crate::space::core::error::SpaceError;
@@ -172,50 +172,31 @@ impl SpaceInner {
             true => Payment::After,
             false => payment,
         };
-        let detached = self.with_files(writer, &changed, |writer| {
-            self.pay(&vmas, payment)?;
-            tables(writer, &vmas, &changed)
-        })?;
-        writer.vmas = vmas;
-        let unused = writer.files.remove(&changed.removed);
-        let owes = payment == Payment::After;
-        Ok(Leftover {
-            detached,
-            unused,
-            owes,
-        })
-    }
-
-    /// Registers with the files of the mappings that a change adds, for `work`, and takes that back
-    /// if it fails. A store that is called to make room may panic.
-    fn with_files<T, E>(
-        self: &Arc<SpaceInner>,
-        writer: &mut Writer<'_, Structure>,
-        changed: &Changed,
-        work: impl FnOnce(&mut Writer<'_, Structure>) -> Result<T, E>,
-    ) -> Result<T, E> {
         for file in changed.added.iter().filter_map(Vma::file) {
             writer.files.add(file, 1, |file| mapper(self, file));
         }
-        let done = caught(|| work(writer));
+        // A store that is called to make room may panic.
+        let done = caught(|| {
+            let inside = Inside::callback(self.id);
+            match payment {
+                Payment::Own => vmas.ledger().settle(&self.pool, MayReclaim::Yes)?,
+                Payment::After => drop(vmas.ledger().settle(&self.pool, MayReclaim::No)),
+            }
+            drop(inside);
+            tables(writer, &vmas, &changed)
+        });
         if !matches!(done, Ok(Ok(_))) {
             let unused = writer.files.remove(&changed.added);
             // The new set, which is dropped, was not the last to keep these files open.
             unused.into_iter().map(FileUse::unregister).for_each(drop);
         }
-        done.unwrap_or_else(|panic| resume_unwind(panic))
-    }
-
-    /// Pays for the nodes of this set and for the files in use.
-    fn pay(&self, vmas: &VmaSet, payment: Payment) -> Result<(), LimitError> {
-        let _inside = Inside::callback(self.id);
-        match payment {
-            Payment::Own => vmas.ledger().settle(&self.pool, MayReclaim::Yes),
-            Payment::After => {
-                let _later = vmas.ledger().settle(&self.pool, MayReclaim::No);
-                Ok(())
-            }
-        }
+        let detached = done.unwrap_or_else(|panic| resume_unwind(panic))?;
+        writer.vmas = vmas;
+        Ok(Leftover {
+            detached,
+            unused: writer.files.remove(&changed.removed),
+            owes: payment == Payment::After,
+        })
     }
 
     /// Publishes `vmas`, which sections see from now on. The old set is freed after a grace period.
