@@ -254,19 +254,15 @@ impl VmaSet {
     }
 
     fn replace(&mut self, mut old: Vec<Vma>, mut new: Vec<Vma>) -> Changed {
-        // Both lists are sorted. A range that is in both stays in the trees.
-        let same = |vma: &Vma| {
-            let place = new.binary_search_by_key(&vma.start, |other| other.start);
-            place.is_ok_and(|place| vma.is_same(&new[place]))
-        };
-        let stay: Vec<u64> = old
-            .iter()
-            .filter(|vma| same(vma))
-            .map(|vma| vma.start)
-            .collect();
-        let changes = |vma: &Vma| stay.binary_search(&vma.start).is_err();
-        old.retain(changes);
-        new.retain(changes);
+        // A range at either end that is in both lists stays in the trees.
+        let same = |(a, b): (&Vma, &Vma)| a.is_same(b);
+        while old.last().zip(new.last()).is_some_and(same) {
+            old.pop();
+            new.pop();
+        }
+        let first = old.iter().zip(&new).take_while(|pair| same(*pair)).count();
+        old.drain(..first);
+        new.drain(..first);
         let locked = |vmas: &[Vma]| vmas.iter().filter(|vma| vma.is_locked()).count();
         self.locked = self.locked + locked(&new) - locked(&old);
         for vma in &old {
