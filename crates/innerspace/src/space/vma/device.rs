@@ -81,15 +81,15 @@ pub(crate) struct DeviceRef(Arc<Shared>);
 
 struct Shared {
     target: Target,
+    /// The length of a device. The calls of a file check the end themselves, so a file has no end
+    /// here.
+    len: u64,
     /// The charge for the heap that this value takes; set by the first mapping.
     heap: OnceLock<HeapBytes>,
 }
 
 enum Target {
-    Device {
-        device: Box<dyn Device>,
-        len: u64,
-    },
+    Device(Box<dyn Device>),
     /// A direct-access file, guarded against being cut short. Not a handle: dropping a handle
     /// closes its file, and a mapping may be dropped anywhere.
     File(DaxRef),
@@ -99,38 +99,37 @@ impl DeviceRef {
     /// Returns the device's state; nothing for a file, whose only state is its bytes.
     pub(crate) fn snapshot(&self) -> Vec<u8> {
         match &self.0.target {
-            Target::Device { device, .. } => device.snapshot(),
+            Target::Device(device) => device.snapshot(),
             Target::File(_) => Vec::new(),
         }
     }
 
     /// Restores a state that the device returned before.
     pub(crate) fn restore(&self, state: &[u8]) {
-        if let Target::Device { device, .. } = &self.0.target {
+        if let Target::Device(device) = &self.0.target {
             device.restore(state);
         }
     }
 
     /// Makes a reference to a device of `len` bytes.
     pub(crate) fn new(device: impl Device, len: u64) -> DeviceRef {
-        let device = Box::new(device);
-        DeviceRef::to(Target::Device { device, len })
+        DeviceRef::to(Target::Device(Box::new(device)), len)
     }
 
     pub(crate) fn guarded(file: &DaxFile) -> DeviceRef {
-        DeviceRef::to(Target::File(DaxRef::new(file.core().clone())))
+        DeviceRef::to(Target::File(DaxRef::new(file.core().clone())), u64::MAX)
     }
 
-    fn to(target: Target) -> DeviceRef {
+    fn to(target: Target, len: u64) -> DeviceRef {
         let heap = OnceLock::new();
-        DeviceRef(Arc::new(Shared { target, heap }))
+        DeviceRef(Arc::new(Shared { target, len, heap }))
     }
 
     /// Charges the group, once, for the heap that this value takes.
     pub(crate) fn pay(&self, group: &Group) -> Result<(), LimitError> {
         if self.0.heap.get().is_none() {
             let boxed = match &self.0.target {
-                Target::Device { device, .. } => size_of_val(&**device),
+                Target::Device(device) => size_of_val(&**device),
                 Target::File(_) => 0,
             };
             let bytes = size_of::<Shared>() + ARC_BYTES + boxed;
@@ -143,7 +142,7 @@ impl DeviceRef {
     /// Returns the guarded file, if this is one.
     pub(crate) fn file(&self) -> Option<&DaxRef> {
         match &self.0.target {
-            Target::Device { .. } => None,
+            Target::Device(_) => None,
             Target::File(file) => Some(file),
         }
     }
@@ -151,7 +150,7 @@ impl DeviceRef {
     /// Says why a mapping of this may not have a protection above its ceiling.
     pub(crate) fn rules_out(&self, wanted: Protection) -> &'static str {
         match (&self.0.target, wanted.allows(Protection::EXECUTE)) {
-            (Target::Device { .. }, _) => "a device is never executable",
+            (Target::Device(_), _) => "a device is never executable",
             (Target::File(_), true) => "a file guarded against being cut short is never executable",
             (Target::File(_), false) => {
                 "a guarded file is written by shared mappings, if it was opened writable"
@@ -159,35 +158,28 @@ impl DeviceRef {
         }
     }
 
-    /// Returns how many of `len` bytes at `offset` are before the end of a device. For a file it
-    /// returns `len`, because a file's calls check the end themselves.
+    /// Returns how many of `len` bytes at `offset` are before the end.
     pub(crate) fn bytes_before_end(&self, offset: u64, len: usize) -> usize {
-        match &self.0.target {
-            Target::Device { len: end, .. } => end.saturating_sub(offset).min(len as u64) as usize,
-            Target::File(_) => len,
-        }
+        self.0.len.saturating_sub(offset).min(len as u64) as usize
     }
 
-    /// Refuses an access that goes beyond the end of a device.
+    /// Refuses an access that goes beyond the end.
     pub(crate) fn check_end(&self, offset: u64, len: usize) -> Result<(), Cause> {
-        match &self.0.target {
-            Target::Device { len: end, .. } if self.bytes_before_end(offset, len) < len => {
-                Err(Cause::PastDevice { len: *end })
-            }
-            _ => Ok(()),
+        match self.bytes_before_end(offset, len) < len {
+            true => Err(Cause::PastDevice { len: self.0.len }),
+            false => Ok(()),
         }
     }
 
     /// Calls the device, or the file, for an access at `offset`.
     pub(crate) fn transfer(&self, offset: u64, bytes: Transfer<'_>) -> Result<(), Cause> {
+        self.check_end(offset, bytes.len())?;
         match (&self.0.target, bytes) {
-            (Target::Device { device, .. }, bytes) => {
-                self.check_end(offset, bytes.len())?;
-                let done = match bytes {
-                    Transfer::Load(to) => device.load(offset, to),
-                    Transfer::Store(from) => device.store(offset, from),
-                };
-                done.map_err(Cause::Device)
+            (Target::Device(device), Transfer::Load(to)) => {
+                device.load(offset, to).map_err(Cause::Device)
+            }
+            (Target::Device(device), Transfer::Store(from)) => {
+                device.store(offset, from).map_err(Cause::Device)
             }
             (Target::File(file), Transfer::Load(to)) => Ok(file.core().load_guarded(to, offset)?),
             (Target::File(file), Transfer::Store(from)) => {
@@ -199,14 +191,12 @@ impl DeviceRef {
     /// Returns the error for an atomic read-modify-write of `len` bytes, which neither a device nor
     /// a guarded file supports.
     pub(crate) fn no_exchange(&self, offset: u64, len: usize) -> Cause {
-        match &self.0.target {
-            Target::Device { .. } => match self.check_end(offset, len) {
-                Ok(()) => {
-                    Cause::Device(DeviceError::new("a device has no atomic read-modify-write"))
-                }
-                Err(past_device) => past_device,
-            },
-            Target::File(file) => file.core().no_atomic_access(offset).into(),
+        match (&self.0.target, self.check_end(offset, len)) {
+            (_, Err(past_end)) => past_end,
+            (Target::Device(_), Ok(())) => {
+                Cause::Device(DeviceError::new("a device has no atomic read-modify-write"))
+            }
+            (Target::File(file), Ok(())) => file.core().no_atomic_access(offset).into(),
         }
     }
 
@@ -223,7 +213,7 @@ impl DeviceRef {
 impl fmt::Debug for DeviceRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0.target {
-            Target::Device { .. } => f.write_str("device"),
+            Target::Device(_) => f.write_str("device"),
             Target::File(file) => f.write_str(file.name()),
         }
     }
