@@ -124,12 +124,6 @@ impl SpaceMapper {
     }
 }
 
-/// Returns whether the word shows the file: its page, its device, or the zeros of its hole. If the
-/// word is empty or leads to a private copy, the revoker leaves it alone.
-fn shows_file(page: pte::Pte) -> bool {
-    matches!(page.holds(), Holds::File | Holds::Direct | Holds::Zero)
-}
-
 /// Drops a reference to a space. The last one is dropped by deferred work, because it tears the
 /// space down, which must not happen under the caller's block lock.
 fn hand_on(space: Arc<SpaceInner>) {
@@ -169,11 +163,7 @@ impl SpaceInner {
         let nodes = self.nodes();
         for (vma, addresses) in tables.vmas.showing(file, pages) {
             let mut each = |at, word: &AtomicU64| {
-                let page = pte::load(word);
-                if !shows_file(page) {
-                    return;
-                }
-                let before = pte::take_valid_of_file(word, page, VALID);
+                let before = pte::take_valid_of_file(word, pte::load(word), VALID);
                 if before.is_some_and(|page| page.has(VALID_R) || page.has(VALID_X)) {
                     used(vma.file_page(at));
                 }
@@ -215,33 +205,31 @@ impl SpaceInner {
     }
 
     fn revoke_word(&self, vma: &Vma, at: u64, word: &AtomicU64, how: Revoke) {
-        let pte = pte::load(word);
-        if !shows_file(pte) {
+        let mut now = pte::load(word);
+        if how == Revoke::Write {
+            let _before = pte::take_valid_of_file(word, now, VALID_W);
             return;
         }
-        match how {
-            Revoke::Write => {
-                let _before = pte::take_valid_of_file(word, pte, VALID_W);
-            }
-            Revoke::Holes | Revoke::All | Revoke::Tables => {
-                // Meanwhile aging may change the word, a write fault may install a private copy,
-                // and a read fault may install the page that ends a hole.
-                let mut now = pte;
-                while self.may_empty(vma, at, now, how) {
-                    if pte::replace(word, now, pte::Pte::EMPTY) {
-                        self.code.changed(&(at..at + 1));
-                        // A fork may share the word, and its own mapper then finds the word empty.
-                        // So the page is counted as changed here, for all spaces.
-                        if let Some(file) = vma.file() {
-                            let page = vma.file_page(at);
-                            self.pool.watched.stored(file.key(), page..page + 1);
-                        }
-                        self.forget_mapped(now);
-                        return;
-                    }
-                    now = pte::load(word);
+        // Meanwhile aging may change the word, a write fault may install a private copy, and a read
+        // fault may install the page that ends a hole.
+        while self.may_empty(vma, at, now, how) {
+            if pte::replace(word, now, pte::Pte::EMPTY) {
+                self.code.changed(&(at..at + 1));
+                // A fork may share the word, and its own mapper then finds the word empty. So the
+                // page is counted as changed here, for all spaces.
+                if let Some(file) = vma.file() {
+                    let page = vma.file_page(at);
+                    self.pool.watched.stored(file.key(), page..page + 1);
                 }
+                if now.holds() == Holds::File {
+                    let frames = &self.pool.frames;
+                    let head = frames.head_of(self.nodes().frame_of(now));
+                    let dropped = frames.meta(head).hold.unmap();
+                    debug_assert_eq!(dropped, Dropped::Held, "the revoker has its block");
+                }
+                return;
             }
+            now = pte::load(word);
         }
     }
 
@@ -251,22 +239,10 @@ impl SpaceInner {
     fn may_empty(&self, vma: &Vma, at: u64, now: pte::Pte, how: Revoke) -> bool {
         match now.holds() {
             Holds::File | Holds::Direct if how == Revoke::Holes => false,
-            Holds::File => {
-                let frame = self.pool.frames.frame_of(now.host() as usize);
-                vma.shows_frame(at, frame)
-            }
+            Holds::File => vma.shows_frame(at, self.nodes().frame_of(now)),
             Holds::Direct | Holds::Zero => true,
+            // The word is empty or leads to a private copy.
             Holds::Nothing | Holds::Own | Holds::Borrowed => false,
         }
-    }
-
-    fn forget_mapped(&self, page: pte::Pte) {
-        if page.holds() != Holds::File {
-            return;
-        }
-        let frames = &self.pool.frames;
-        let head = frames.head_of(frames.frame_of(page.host() as usize));
-        let dropped = frames.meta(head).hold.unmap();
-        debug_assert_eq!(dropped, Dropped::Held, "the revoker has its block");
     }
 }
