@@ -132,7 +132,7 @@ pub(super) fn pin(
     let bytes = (ARC_BYTES + pages * size_of::<FrameId>()).next_multiple_of(8) + noted;
     let _heap = space.group.charge_heap(bytes, MayReclaim::Yes)?;
     loop {
-        space.inside(|tables| check(tables.vmas))?;
+        space.inside(|vmas| check(vmas))?;
         ensure_pages(what)?;
         let mut writer = space.gate.write();
         check(&writer.vmas)?;
@@ -159,18 +159,18 @@ pub(super) fn pin(
 /// Pins the pages if they are as a store leaves them. The caller holds the gate's writer lock.
 pub(super) fn pin_pages(space: &SpaceInner, range: &Range<u64>) -> Result<Pins, NotPinned> {
     let nodes = space.nodes();
-    space.inside(|tables| {
+    space.inside(|_| {
         // The lock is taken for the same reason as in `zap`: otherwise the leaf could by now be
         // exclusive to a fork.
         let _paths = space.paths.lock();
-        nodes.pin_range(&space.pool, tables.root, range.start, range.end)
+        nodes.pin_range(&space.pool, range.start, range.end)
     })
 }
 
 /// Returns all pinned pages, by address.
 fn look_for_pins(space: &SpaceInner, writer: &mut Writer<'_, Structure>) -> Vec<(u64, FrameId)> {
     let nodes = space.nodes();
-    space.inside(|tables| writer.pins.look(nodes, tables.root))
+    space.inside(|_| writer.pins.look(nodes))
 }
 
 /// Refuses the operation if the space has a pinned page.

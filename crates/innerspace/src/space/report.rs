@@ -5,7 +5,7 @@ use std::fmt;
 use crate::VirtAddr;
 use crate::cache::{Reading, is_dirty_in};
 use crate::space::change::pages::Advice;
-use crate::space::core::space::{Space, Tables};
+use crate::space::core::space::Space;
 use crate::space::table::ROOT_LEVEL;
 use crate::space::table::nodes::Nodes;
 use crate::space::table::pte::Pte;
@@ -98,7 +98,7 @@ fn kind_and_file(backing: &Backing) -> (MappingKind, Option<String>) {
     (kind, name.map(|name| name.to_string()))
 }
 
-fn mapping_info(tables: Tables<'_>, nodes: Nodes<'_>, vma: &Vma) -> MappingInfo {
+fn mapping_info(nodes: Nodes<'_>, vma: &Vma) -> MappingInfo {
     let is_dirty = |at, page: Pte| match vma.file() {
         Some(MappedFile::Cached(file)) => {
             let frame = nodes.frame_of(page);
@@ -107,7 +107,7 @@ fn mapping_info(tables: Tables<'_>, nodes: Nodes<'_>, vma: &Vma) -> MappingInfo 
         Some(MappedFile::Direct(file)) => file.is_dirty(vma.file_page(at)),
         None => false,
     };
-    let pages = nodes.count_pages(tables.root, vma.start, vma.end, is_dirty);
+    let pages = nodes.count_pages(vma.start, vma.end, is_dirty);
     let (kind, file) = kind_and_file(&vma.backing);
     MappingInfo {
         start: VirtAddr(vma.start),
@@ -131,12 +131,9 @@ impl Space {
     /// Returns the mappings and counts their resident pages.
     pub fn stats(&self) -> SpaceStats {
         let nodes = self.0.nodes();
-        self.0.inside(|tables| {
-            let mappings: Vec<MappingInfo> = tables
-                .vmas
-                .iter()
-                .map(|vma| mapping_info(tables, nodes, vma))
-                .collect();
+        self.0.inside(|vmas| {
+            let mappings: Vec<MappingInfo> =
+                vmas.iter().map(|vma| mapping_info(nodes, vma)).collect();
             let mut pages = PageStats::default();
             mappings
                 .iter()
@@ -146,7 +143,7 @@ impl Space {
                     .iter()
                     .map(|mapping| mapping.end - mapping.start)
                     .sum(),
-                tables: nodes.count_nodes(tables.root, ROOT_LEVEL),
+                tables: nodes.count_nodes(nodes.root, ROOT_LEVEL),
                 lookups: self.0.sequence.lookups(),
                 mappings,
                 pages,
@@ -157,9 +154,9 @@ impl Space {
     /// Returns the mapping that contains `at`, and counts its resident pages.
     pub fn mapping_at(&self, at: VirtAddr) -> Option<MappingInfo> {
         let nodes = self.0.nodes();
-        self.0.inside(|tables| {
-            let vma = tables.vmas.find_containing(at.0)?;
-            Some(mapping_info(tables, nodes, vma))
+        self.0.inside(|vmas| {
+            let vma = vmas.find_containing(at.0)?;
+            Some(mapping_info(nodes, vma))
         })
     }
 }

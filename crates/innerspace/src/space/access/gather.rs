@@ -83,9 +83,9 @@ impl Core {
     /// Returns the files that are mapped at these addresses, in order, each with its pages.
     fn files_of(&self, addresses: &[u64]) -> Vec<(Arc<FileInner>, Vec<u64>)> {
         let mut files: Vec<(Arc<FileInner>, Vec<u64>)> = Vec::new();
-        self.space.inside(|tables| {
+        self.space.inside(|vmas| {
             for at in addresses {
-                let vma = tables.vmas.find_containing(*at);
+                let vma = vmas.find_containing(*at);
                 let readable = vma.filter(|vma| vma.protection.allows(Protection::READ));
                 let Some((vma, Some(MappedFile::Cached(file)))) =
                     readable.map(|vma| (vma, vma.file()))

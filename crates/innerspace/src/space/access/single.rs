@@ -275,7 +275,7 @@ impl Core {
             return;
         };
         let nodes = self.space.nodes();
-        let leaf = nodes.find_exclusive(self.space.root, at);
+        let leaf = nodes.find_exclusive(at);
         if let (Some(leaf), Some(host)) = (leaf, self.translator.pages_in_row(at)) {
             nodes.mark_coalesced(leaf);
             self.translator.coalesce(at, host);
@@ -379,7 +379,7 @@ impl Core {
             return true;
         }
         let nodes = self.space.nodes();
-        if let Some(leaf) = nodes.find(self.space.root, at) {
+        if let Some(leaf) = nodes.find(at) {
             let use_for = if leaf.exclusive && !self.space.is_frozen() {
                 Need::Write
             } else {

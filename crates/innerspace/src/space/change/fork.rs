@@ -62,7 +62,7 @@ pub(crate) fn copy(parent: &SpaceInner, group: &Group, role: Role) -> Result<Spa
     // no translation has to end, and nothing there is pinned.
     let close = || writer.close(&pool.domain, &EVERYWHERE, || parent.post(Post::All));
     let closed = (!parent.is_frozen()).then(close);
-    let shared = nodes.share_root(parent.root, root);
+    let shared = nodes.share_root(root);
     let shared = shared.and_then(|()| pinned.put(nodes, root));
     if shared.is_err() {
         // The root is cleared while the gate is closed: a store must not find the path to a

@@ -130,10 +130,10 @@ impl Space {
     pub fn sync(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         let (space, what) = (&self.0, "sync");
         let range = space.range(what, at, len)?;
-        let parts = space.inside(|tables| {
-            tables.vmas.check_covers(&range, what, len)?;
+        let parts = space.inside(|vmas| {
+            vmas.check_covers(&range, what, len)?;
             let shared = |vma: &Vma| vma.sharing == Sharing::Shared;
-            Ok::<_, SpaceError>(file_parts(tables.vmas, &range, shared))
+            Ok::<_, SpaceError>(file_parts(vmas, &range, shared))
         });
         for_each_file(parts?, sync)
     }
@@ -258,7 +258,7 @@ impl Accessor {
                 .checked_next_multiple_of(PAGE_SIZE as u64);
         let range = first..end.unwrap_or(u64::MAX);
         let space = &self.core.space;
-        let parts = space.inside(|tables| file_parts(tables.vmas, &range, |_| true));
+        let parts = space.inside(|vmas| file_parts(vmas, &range, |_| true));
         for_each_file(parts, prefetch)
     }
 }
@@ -267,14 +267,14 @@ impl Accessor {
 /// cannot be evicted, and keep their validity: a restore depends on it.
 fn make_old(space: &SpaceInner, range: &Range<u64>) {
     let nodes = space.nodes();
-    space.inside(|tables| {
+    space.inside(|_| {
         let mut each = |_, word: &_| {
             let page = pte::load(word);
             if page.holds() == Holds::File {
                 let _aged = pte::take_valid_of_file(word, page, VALID);
             }
         };
-        nodes.for_each_slot(tables.root, range.start, range.end, &mut each);
+        nodes.for_each_slot(range.start, range.end, &mut each);
     });
 }
 
@@ -286,9 +286,9 @@ fn ensure_pages(
     len: u64,
 ) -> Result<(), SpaceError> {
     let range = space.0.range(what, at, len)?;
-    let parts = space.0.inside(|tables| {
-        tables.vmas.check_covers(&range, what, len)?;
-        Ok::<Vec<Vma>, SpaceError>(tables.vmas.overlapping(&range).cloned().collect())
+    let parts = space.0.inside(|vmas| {
+        vmas.check_covers(&range, what, len)?;
+        Ok::<Vec<Vma>, SpaceError>(vmas.overlapping(&range).cloned().collect())
     });
     let mut accessor = Accessor::new(space, AllocMode::Wait)?;
     for vma in parts?.into_iter().filter(Vma::has_pages) {

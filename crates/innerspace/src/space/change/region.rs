@@ -84,10 +84,10 @@ impl Region {
     /// was not unmapped or mapped over; the difference is the reserve that is left.
     fn pages(&self) -> (u64, u64) {
         let range = self.start.0..self.start.0 + self.most;
-        self.space.0.inside(|tables| {
+        self.space.0.inside(|vmas| {
             // The search ends where something was unmapped, because anything may be mapped after
             // that.
-            let run = tables.vmas.run(&range);
+            let run = vmas.run(&range);
             let own = run.take_while(|vma| matches!(vma.backing, Backing::Anonymous));
             let (mut usable, mut reserved) = (0, 0);
             for vma in own {

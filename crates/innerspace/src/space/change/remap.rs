@@ -182,7 +182,7 @@ fn move_words(
         if owned && carry_over(space, old, new, &mut spares, &mut underway.detached) {
             let nodes = space.nodes();
             for range in [old, new] {
-                space.part_in_vain(nodes.leaves(space.root, range), &mut underway.detached);
+                space.part_in_vain(nodes.leaves(range), &mut underway.detached);
             }
             space.publish(vmas, changed);
             // Accessors may again remember leaves at the ends of the ranges.
@@ -210,19 +210,16 @@ fn carry_over(
     let _section = space.pool.domain.reader();
     let _paths = space.paths.lock();
     let path = |at| {
-        nodes.own_path(space.root, at, spares, detached, |_| {
+        nodes.own_path(at, spares, detached, |_| {
             space.post(Post::All);
             space.leaves_copied(&(at..at + 1));
         })
     };
-    if nodes
-        .move_paths(space.root, &kept, new.start, path)
-        .is_err()
-    {
+    if nodes.move_paths(&kept, new.start, path).is_err() {
         return false;
     }
-    nodes.empty(space.root, new, detached);
-    nodes.move_range(space.root, &kept, new.start, detached);
-    nodes.empty(space.root, old, detached);
+    nodes.empty(new, detached);
+    nodes.move_range(&kept, new.start, detached);
+    nodes.empty(old, detached);
     true
 }

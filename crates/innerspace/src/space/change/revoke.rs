@@ -18,9 +18,10 @@ use std::ops::Range;
 use crate::cache::{Cache, Mappers, Revoke};
 use crate::frame::Dropped;
 use crate::space::core::address::{LEAF_BYTES, leaf_number, slot_index};
-use crate::space::core::space::{SpaceInner, Tables};
+use crate::space::core::space::SpaceInner;
 use crate::space::table::pte::{self, Holds, VALID, VALID_R, VALID_W, VALID_X};
 use crate::space::vma::area::{MappedFile, Vma};
+use crate::space::vma::set::VmaSet;
 use crate::sync::domain::Post;
 use crate::sync::raw::AtomicU64;
 use crate::sync::{Arc, Weak, failpoint};
@@ -60,27 +61,25 @@ impl Mappers for SpaceMapper {
         let Some(space) = self.space.upgrade() else {
             return false;
         };
-        let locked = space.inside(|tables| {
-            let mut showing = tables.vmas.showing(self.file, &pages);
+        let locked = space.inside(|vmas| {
+            let mut showing = vmas.showing(self.file, &pages);
             // A snapshot records locks for restores, but keeps no pages in memory for them.
-            tables.vmas.has_locked()
-                && !space.is_frozen()
-                && showing.any(|(vma, _)| vma.is_locked())
+            vmas.has_locked() && !space.is_frozen() && showing.any(|(vma, _)| vma.is_locked())
         });
         hand_on(space);
         locked
     }
 
     fn revoke(&self, pages: Range<u64>, how: Revoke) {
-        self.in_parts(pages, how, |space, tables, part| {
-            space.revoke_part(tables, self.file, part, how);
+        self.in_parts(pages, how, |space, vmas, part| {
+            space.revoke_part(vmas, self.file, part, how);
         });
         failpoint!(Revoked);
     }
 
     fn age(&self, pages: Range<u64>, used: &mut dyn FnMut(u64)) {
-        self.in_parts(pages, Revoke::All, |space, tables, part| {
-            space.age_part(tables, self.file, part, used);
+        self.in_parts(pages, Revoke::All, |space, vmas, part| {
+            space.age_part(vmas, self.file, part, used);
         });
         failpoint!(Revoked);
     }
@@ -94,7 +93,7 @@ impl SpaceMapper {
         &self,
         pages: Range<u64>,
         how: Revoke,
-        mut work: impl FnMut(&SpaceInner, Tables<'_>, &Range<u64>),
+        mut work: impl FnMut(&SpaceInner, &VmaSet, &Range<u64>),
     ) {
         let _visit = self.cache.visit();
         let Some(space) = self.space.upgrade() else {
@@ -104,8 +103,8 @@ impl SpaceMapper {
         while from < pages.end {
             let part = from..pages.end.min(from.saturating_add(len));
             if len == PAGES_A_SECTION {
-                space.inside(|tables| work(&space, tables, &part));
-            } else if space.inside(|tables| space.has_leaf(tables, self.file, &part)) {
+                space.inside(|vmas| work(&space, vmas, &part));
+            } else if space.inside(|vmas| space.has_leaf(vmas, self.file, &part)) {
                 len = PAGES_A_SECTION;
                 continue;
             }
@@ -114,7 +113,7 @@ impl SpaceMapper {
                 len = PAGES_PASSED_OVER.min(2 * len);
             }
             if from < pages.end {
-                match space.inside(|tables| tables.vmas.first_page(self.file, from)) {
+                match space.inside(|vmas| vmas.first_page(self.file, from)) {
                     Some(next) => from = from.max(next),
                     None => break,
                 }
@@ -140,7 +139,7 @@ impl SpaceInner {
     #[cold]
     pub(crate) fn sample_use(&self, at: u64) {
         let nodes = self.nodes();
-        let Some(leaf) = nodes.find(self.root, at) else {
+        let Some(leaf) = nodes.find(at) else {
             return;
         };
         let word = &nodes.words(leaf.frame)[slot_index(at, 0)];
@@ -153,52 +152,46 @@ impl SpaceInner {
         }
     }
 
-    fn age_part(
-        &self,
-        tables: Tables<'_>,
-        file: usize,
-        pages: &Range<u64>,
-        used: &mut dyn FnMut(u64),
-    ) {
+    fn age_part(&self, vmas: &VmaSet, file: usize, pages: &Range<u64>, used: &mut dyn FnMut(u64)) {
         let nodes = self.nodes();
-        for (vma, addresses) in tables.vmas.showing(file, pages) {
+        for (vma, addresses) in vmas.showing(file, pages) {
             let mut each = |at, word: &AtomicU64| {
                 let before = pte::take_valid_of_file(word, pte::load(word), VALID);
                 if before.is_some_and(|page| page.has(VALID_R) || page.has(VALID_X)) {
                     used(vma.file_page(at));
                 }
             };
-            nodes.for_each_slot(tables.root, addresses.start, addresses.end, &mut each);
+            nodes.for_each_slot(addresses.start, addresses.end, &mut each);
         }
     }
 
     /// Whether there may be a leaf for the pages: so many ranges may show them that not all are
     /// looked at in one section.
-    fn has_leaf(&self, tables: Tables<'_>, file: usize, pages: &Range<u64>) -> bool {
-        let mut showing = tables.vmas.showing(file, pages).zip(0_u64..);
+    fn has_leaf(&self, vmas: &VmaSet, file: usize, pages: &Range<u64>) -> bool {
+        let mut showing = vmas.showing(file, pages).zip(0_u64..);
         showing.any(|((_, addresses), count)| {
-            count == PAGES_A_SECTION || self.nodes().has_leaf(tables.root, &addresses)
+            count == PAGES_A_SECTION || self.nodes().has_leaf(&addresses)
         })
     }
 
-    fn revoke_part(&self, tables: Tables<'_>, file: usize, pages: &Range<u64>, how: Revoke) {
+    fn revoke_part(&self, vmas: &VmaSet, file: usize, pages: &Range<u64>, how: Revoke) {
         let nodes = self.nodes();
         failpoint!(Revocation);
-        for (vma, addresses) in tables.vmas.showing(file, pages) {
+        for (vma, addresses) in vmas.showing(file, pages) {
             let mut each = |at, word: &AtomicU64| self.revoke_word(vma, at, word, how);
-            nodes.for_each_slot(tables.root, addresses.start, addresses.end, &mut each);
+            nodes.for_each_slot(addresses.start, addresses.end, &mut each);
             if how == Revoke::Tables {
-                self.revoke_tables(tables, addresses);
+                self.revoke_tables(addresses);
             }
         }
     }
 
     /// Unlinks the common leaf of zeros. A fork that shares the node above may have unlinked it
     /// already, without telling this space's accessors; so they are told in any case.
-    fn revoke_tables(&self, tables: Tables<'_>, addresses: Range<u64>) {
+    fn revoke_tables(&self, addresses: Range<u64>) {
         let nodes = self.nodes();
         for at in addresses.step_by(LEAF_BYTES as usize) {
-            nodes.unlink_zero_leaf(tables.root, at);
+            nodes.unlink_zero_leaf(at);
             self.code.changed(&(at..at + LEAF_BYTES));
             self.post(Post::One(leaf_number(at)));
         }

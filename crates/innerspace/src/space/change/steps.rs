@@ -235,7 +235,7 @@ impl SpaceInner {
         }
         let before = underway.detached.nodes();
         debug_assert!(self.is_empty(range), "words where nothing is mapped");
-        nodes.apply(self.root, range, edit, &mut underway.detached);
+        nodes.apply(range, edit, &mut underway.detached);
         if underway.detached.nodes() > before {
             // Whole empty leaves were taken off: an accessor may remember one, from an access that
             // found no mapping.
@@ -250,8 +250,8 @@ impl SpaceInner {
         let nodes = self.nodes();
         let mut empty = true;
         let mut look = |_, word: &_| empty &= pte::load(word).holds() == Holds::Nothing;
-        self.inside(|tables| {
-            nodes.for_each_slot(tables.root, range.start, range.end, &mut look);
+        self.inside(|_| {
+            nodes.for_each_slot(range.start, range.end, &mut look);
         });
         empty
     }
@@ -262,7 +262,7 @@ impl SpaceInner {
     pub(crate) fn end_writes(&self, ranges: impl IntoIterator<Item = Range<u64>>) {
         let nodes = self.nodes();
         let mut leaves: Vec<u64> = Vec::new();
-        self.inside(|tables| {
+        self.inside(|_| {
             let mut each = |at, word: &AtomicU64| {
                 let ended = pte::load(word).has(VALID_W) && pte::take_write_validity(word);
                 let leaf = at - at % LEAF_BYTES;
@@ -271,7 +271,7 @@ impl SpaceInner {
                 }
             };
             for range in ranges {
-                nodes.for_each_slot(tables.root, range.start, range.end, &mut each);
+                nodes.for_each_slot(range.start, range.end, &mut each);
             }
         });
         if !leaves.is_empty() {
@@ -299,8 +299,8 @@ impl SpaceInner {
     /// Releases nodes and pages after a grace period, because accessors may be using them.
     pub(crate) fn retire(&self, detached: Detached) {
         if !detached.is_empty() {
-            let owner = self.id;
-            let release = move |pool: &Pool| Nodes { pool, owner }.release(detached);
+            let (owner, root) = (self.id, self.root);
+            let release = move |pool: &Pool| Nodes { pool, owner, root }.release(detached);
             let release = Retired::Call(Box::new(release));
             self.pool.retire_of(owner, release);
         }
@@ -326,7 +326,7 @@ impl SpaceInner {
                 self.ensure_nodes(&mut spares, PATH_NODES)?;
                 continue;
             }
-            nodes.apply(self.root, range, edit, &mut underway.detached);
+            nodes.apply(range, edit, &mut underway.detached);
             // The leaves between these two come off whole.
             self.part_in_vain([range.start, range.end - 1], &mut underway.detached);
             failpoint!(GateClosed);
@@ -350,7 +350,7 @@ impl SpaceInner {
         let _section = self.pool.domain.reader();
         let _paths = self.paths.lock();
         for at in places {
-            let leaf = nodes.find_exclusive(self.root, at);
+            let leaf = nodes.find_exclusive(at);
             if let Some(leaf) = leaf.filter(|leaf| nodes.borrows_in_vain(*leaf)) {
                 detached.shadows.extend(nodes.part(leaf));
             }
@@ -375,7 +375,7 @@ impl SpaceInner {
             self.post(post);
             self.leaves_copied(range);
         };
-        let owned = nodes.own_range(self.root, range, edit, spares, detached, moved);
+        let owned = nodes.own_range(range, edit, spares, detached, moved);
         owned.is_ok()
     }
 
@@ -425,7 +425,7 @@ impl SpaceInner {
                 .released(files.filter_map(FileUse::unregister).collect());
         }
         if leftover.owes {
-            let ledger = self.inside(|tables| tables.vmas.ledger().clone());
+            let ledger = self.inside(|vmas| vmas.ledger().clone());
             let _later = ledger.settle(&self.pool, MayReclaim::No);
         }
         self.pool.flush_retired_if_due();

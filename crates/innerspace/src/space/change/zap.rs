@@ -71,7 +71,7 @@ fn take_words(space: &SpaceInner, range: &Range<u64>) -> Option<Detached> {
     let paths = space.paths.lock();
     // If there is no leaf, there is nothing to drop. A leaf that is linked meanwhile may be in
     // a shared node.
-    let parts = parts_by_leaf(range).map(|part| (nodes.find(space.root, part.start), part));
+    let parts = parts_by_leaf(range).map(|part| (nodes.find(part.start), part));
     let parts = parts.filter_map(|(leaf, part)| Some((leaf?, part)));
     let parts: Vec<(Leaf, Range<u64>)> = parts.collect();
     let is_left = |leaf: &Leaf| !leaf.exclusive || nodes.is_coalesced(leaf.frame);

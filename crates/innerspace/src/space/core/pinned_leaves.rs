@@ -65,10 +65,10 @@ impl PinnedLeaves {
 
     /// Returns all pinned pages, by address, and forgets leaves without any. The caller is in a
     /// section and holds the gate's writer lock.
-    pub(crate) fn look(&mut self, nodes: Nodes<'_>, root: FrameId) -> Vec<(u64, FrameId)> {
+    pub(crate) fn look(&mut self, nodes: Nodes<'_>) -> Vec<(u64, FrameId)> {
         let mut found = Vec::new();
         self.leaves.retain(|leaf| {
-            let pages = nodes.pinned_in_leaf(root, leaf * LEAF_BYTES);
+            let pages = nodes.pinned_in_leaf(leaf * LEAF_BYTES);
             let any = !pages.is_empty();
             found.extend(pages);
             any

@@ -25,7 +25,7 @@ use crate::space::vma::ledger::Ledger;
 use crate::space::vma::set::VmaSet;
 use crate::stats::Event;
 use crate::sync::domain::{NO_OWNER, Participant, Post};
-use crate::sync::gate::{Gate, OpenSection};
+use crate::sync::gate::Gate;
 use crate::sync::members::Members;
 use crate::sync::rcu_cell::RcuCell;
 use crate::sync::{Arc, Mutex, Rank, failpoint};
@@ -64,13 +64,6 @@ const CAUSE_BYTES: usize = size_of::<Remembered>() + 256;
 /// ```
 #[derive(Clone)]
 pub struct Space(pub(crate) Arc<SpaceInner>);
-
-/// The mappings and page table of a space, as they are read in a section.
-#[derive(Clone, Copy)]
-pub(crate) struct Tables<'section> {
-    pub(crate) root: FrameId,
-    pub(crate) vmas: &'section VmaSet,
-}
 
 /// Whether a space or snapshot can change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -130,8 +123,12 @@ impl Space {
         let ledger = Ledger::new(group, SpaceInner::HEAP)?;
         let mut root = pool.alloc(group.id(), 0, AllocMode::Wait)?;
         root.zero();
-        let owner = NO_OWNER;
-        let root = Nodes { pool, owner }.publish(root);
+        let nodes = Nodes {
+            pool,
+            owner: NO_OWNER,
+            root: root.id(),
+        };
+        let root = nodes.publish(root);
         let vmas = VmaSet::new(ledger);
         let role = Role::Live { born_of: None };
         Ok(Space(SpaceInner::new(
@@ -266,6 +263,7 @@ impl SpaceInner {
         Nodes {
             pool: &self.pool,
             owner: self.id,
+            root: self.root,
         }
     }
 
@@ -368,11 +366,11 @@ impl SpaceInner {
     /// next, and holds the gate's writer lock.
     pub(crate) fn post_coalesced(&self, at: u64) {
         let nodes = self.nodes();
-        let marked = self.inside(|tables| {
+        let marked = self.inside(|_| {
             // No accessor has a shared leaf coalesced. Such a leaf may be exclusive to another
             // space by now, and marked for that one. A leaf that is exclusive to this space stays
             // so.
-            let leaf = nodes.find_exclusive(tables.root, at);
+            let leaf = nodes.find_exclusive(at);
             leaf.is_some_and(|leaf| nodes.unmark_coalesced(leaf))
         });
         if marked {
@@ -424,7 +422,7 @@ impl SpaceInner {
         }
         let start = |at| at & !(LEAF_BYTES - 1);
         let leaves = start(range.start)..start(range.end - 1) + LEAF_BYTES;
-        self.inside(|tables| self.code.left_out(tables.vmas, &leaves));
+        self.inside(|vmas| self.code.left_out(vmas, &leaves));
     }
 
     /// Notes, for everything that watches for stores, that a fault is about to make the page at
@@ -445,18 +443,10 @@ impl SpaceInner {
         self.written(at);
     }
 
-    /// Returns the space's mappings and page table, valid in this section.
-    pub(crate) fn tables<'s>(&'s self, section: &'s impl OpenSection) -> Tables<'s> {
-        Tables {
-            root: self.root,
-            vmas: self.vmas.read(section),
-        }
-    }
-
-    /// Runs `look` in a section of the calling thread.
-    pub(crate) fn inside<T>(&self, look: impl FnOnce(Tables<'_>) -> T) -> T {
+    /// Runs `look` with the space's mappings, in a section of the calling thread.
+    pub(crate) fn inside<T>(&self, look: impl FnOnce(&VmaSet) -> T) -> T {
         let section = self.pool.domain.reader();
-        look(self.tables(&section))
+        look(self.vmas.read(&section))
     }
 
     pub(crate) fn remember(&self, fault: Fault, cause: Cause) {
@@ -494,11 +484,11 @@ impl SpaceInner {
         let text = match (&cause, fault.kind()) {
             (Some(cause), _) => format!("{}: {cause}", Wanted(fault)),
             (None, FaultKind::NotMapped) if fault.is_beyond() => fault.to_string(),
-            (None, FaultKind::NotMapped) => self.inside(|tables| match tables.vmas.nearest(at.0) {
+            (None, FaultKind::NotMapped) => self.inside(|vmas| match vmas.nearest(at.0) {
                 Some(vma) => format!("{fault}; nearest mapping {vma}"),
                 None => format!("{fault}; the space has no mapping"),
             }),
-            (None, _) => self.inside(|tables| match tables.vmas.find_containing(at.0) {
+            (None, _) => self.inside(|vmas| match vmas.find_containing(at.0) {
                 Some(vma) => format!("{fault}: {vma}"),
                 None => fault.to_string(),
             }),

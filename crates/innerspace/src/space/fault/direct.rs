@@ -52,13 +52,9 @@ impl FaultState<'_> {
             return None;
         };
         let nodes = self.nodes();
-        let root = self.space.root;
         // A fetch would have to replace the leaf of zeros, and a snapshot's table may lose no node.
         let executable = vma.protection.allows(Protection::EXECUTE);
-        if self.what.access != AccessKind::Load
-            || executable
-            || nodes.find(root, self.at.0).is_some()
-        {
+        if self.what.access != AccessKind::Load || executable || nodes.find(self.at.0).is_some() {
             return None;
         }
         let Reach::Leaf = reach(vma, self.at.0) else {
@@ -76,11 +72,11 @@ impl FaultState<'_> {
                 Reach::Leaf,
             )),
             Some(pages) if pages.is_large() && pages.host(page).is_none() => {
-                if !nodes.link_zero_leaf(root, self.at.0, &mut self.spares) {
+                if !nodes.link_zero_leaf(self.at.0, &mut self.spares) {
                     return None; // then the pages one by one, in a leaf of their own
                 }
                 self.space.pool.counters.count(Event::ZeroMap);
-                let leaf = nodes.find(root, self.at.0);
+                let leaf = nodes.find(self.at.0);
                 self.leaf = leaf.map(|leaf| leaf.frame);
                 Some(Step::Done)
             }

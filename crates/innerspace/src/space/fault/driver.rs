@@ -273,7 +273,7 @@ impl<'space> FaultState<'space> {
             };
             // The set is read after the sequence: a slot filled from an old set has an old number,
             // and is not used again.
-            let tree = || self.space.tables(section).vmas.find_containing(at);
+            let tree = || self.space.vmas.read(section).find_containing(at);
             match vmas.find(&self.space.sequence, at, &mut named, tree) {
                 Some(vma) => self.step(vma, section.participant()),
                 None => Step::Denied(FaultKind::NotMapped),
@@ -398,7 +398,7 @@ impl<'space> FaultState<'space> {
         let nodes = self.nodes();
         let at = self.at.0;
         if !self.what.access.writes() {
-            let leaf = nodes.fill_path(self.space.root, at, 0, &mut self.spares)?;
+            let leaf = nodes.fill_path(at, 0, &mut self.spares)?;
             assert!(
                 self.what.access == AccessKind::Load || !nodes.is_zero_leaf(leaf),
                 "I11: the leaf of zeros where execution is allowed"
@@ -407,7 +407,7 @@ impl<'space> FaultState<'space> {
         }
         // A path that is exclusive to the space stays so while the gate is open: only a fork shares
         // it.
-        if let Some(leaf) = nodes.find_exclusive(self.space.root, at) {
+        if let Some(leaf) = nodes.find_exclusive(at) {
             return Ok(leaf);
         }
         failpoint!(Turn);
@@ -417,13 +417,7 @@ impl<'space> FaultState<'space> {
             self.space.leaves_copied(&(at..at + 1));
             self.forget = Some(forget);
         };
-        nodes.own_path(
-            self.space.root,
-            at,
-            &mut self.spares,
-            &mut self.replaced,
-            moved,
-        )
+        nodes.own_path(at, &mut self.spares, &mut self.replaced, moved)
     }
 
     /// Returns the slot of the address, in a leaf that is exclusive to the space.

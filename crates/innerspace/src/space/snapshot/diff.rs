@@ -5,8 +5,7 @@ use std::ops::Range;
 
 use crate::space::core::address::merged;
 use crate::space::core::error::SpaceError;
-use crate::space::core::space::{SpaceInner, Tables};
-use crate::space::table::nodes::Nodes;
+use crate::space::core::space::SpaceInner;
 use crate::space::vma::area::Vma;
 use crate::space::vma::set::VmaSet;
 use crate::sync::Arc;
@@ -21,18 +20,18 @@ pub(super) fn differences(
     if !Arc::ptr_eq(&a.pool, &b.pool) {
         return Err(SpaceError::OtherMemory { what });
     }
-    let nodes = a.nodes();
-    let found = a.inside(|ours| b.inside(|theirs| compare(nodes, ours, theirs)));
-    Ok(merged(found))
-}
-
-fn compare(nodes: Nodes<'_>, ours: Tables<'_>, theirs: Tables<'_>) -> Vec<Range<u64>> {
-    let mut found = mapped_otherwise(ours.vmas, theirs.vmas);
-    nodes.for_each_difference(ours.root, theirs.root, &mut |at| match found.last_mut() {
-        Some(last) if last.end == at => last.end = at + PAGE_SIZE as u64,
-        _ => found.push(at..at + PAGE_SIZE as u64),
+    let found = a.inside(|ours| {
+        b.inside(|theirs| {
+            let mut found = mapped_otherwise(ours, theirs);
+            let each = &mut |at| match found.last_mut() {
+                Some(last) if last.end == at => last.end = at + PAGE_SIZE as u64,
+                _ => found.push(at..at + PAGE_SIZE as u64),
+            };
+            a.nodes().for_each_difference(b.root, each);
+            found
+        })
     });
-    found
+    Ok(merged(found))
 }
 
 /// Returns the ranges that only one set maps, or that both map differently.

@@ -76,7 +76,7 @@ impl Snapshot {
         out.header()?;
         out.record(WIDTH, &bits(self.0.0.width).to_le_bytes())?;
         let space = &*self.0.0;
-        let vmas: Vec<Vma> = space.inside(|tables| tables.vmas.iter().cloned().collect());
+        let vmas: Vec<Vma> = space.inside(|vmas| vmas.iter().cloned().collect());
         for vma in &vmas {
             out.record(MAPPING, &mapping_payload(vma)?)?;
         }
@@ -136,11 +136,11 @@ fn save_pages(
     let mut at = vma.start;
     while at < vma.end {
         let end = vma.end.min((at & !(STRIDE - 1)) + STRIDE);
-        for page in space.inside(|tables| nodes.private_pages(tables.root, at, end)) {
+        for page in space.inside(|_| nodes.private_pages(at, end)) {
             let mut bytes = [0; PAGE_SIZE];
             // The page is read by the table, not by an accessor, so that pages without read
             // permission are saved too.
-            space.inside(|tables| nodes.copy_still_page(tables.root, page, &mut bytes));
+            space.inside(|_| nodes.copy_still_page(page, &mut bytes));
             if vma.file().is_none() && bytes == [0; PAGE_SIZE] {
                 continue;
             }

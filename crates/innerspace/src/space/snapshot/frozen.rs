@@ -116,9 +116,9 @@ impl Space {
 
 /// Returns the devices that are mapped, each once.
 fn devices(space: &SpaceInner) -> Vec<DeviceRef> {
-    space.inside(|tables| {
+    space.inside(|vmas| {
         let (mut found, mut known) = (Vec::new(), BTreeSet::new());
-        for vma in tables.vmas.iter() {
+        for vma in vmas.iter() {
             if let Backing::Device(device) = &vma.backing
                 && known.insert(device.address())
             {

@@ -93,11 +93,11 @@ fn restore_by_dropping(
 ) -> Result<(), SpaceError> {
     let nodes = space.nodes();
     // The image never changes its mappings, and never loses a part of its table.
-    let vmas = image.inside(|tables| tables.vmas.clone());
+    let vmas = image.inside(|vmas| vmas.clone());
     let revision = writer.revision + 1;
     let restored = space.replace_all(&mut writer, &vmas, |detached| {
         space.changes.end(space.payer());
-        let table = nodes.restore_table(space.root, image.root, detached);
+        let table = nodes.restore_table(image.root, detached);
         table.map_err(|_| SpaceError::TooManyForks)?;
         space.changes.set(Record::new(image.id, revision));
         Ok(())
@@ -149,7 +149,7 @@ fn copy_back(
         space,
         nodes,
         vmas: &writer.vmas,
-        theirs: image.root,
+        theirs: image.nodes(),
         audit: known.restores.is_multiple_of(AUDIT),
         record: known,
         copied: 0,
@@ -181,8 +181,8 @@ struct Walk<'a> {
     space: &'a SpaceInner,
     nodes: Nodes<'a>,
     vmas: &'a VmaSet,
-    /// The root of the image's table.
-    theirs: FrameId,
+    /// The image's table.
+    theirs: Nodes<'a>,
     /// Whether steady pages are compared.
     audit: bool,
     /// The record, without its pages.
@@ -197,7 +197,7 @@ impl Walk<'_> {
     /// Returns the frame with the image's bytes at `at`; `None` if it is a page of a file.
     #[cold]
     fn look_up(&self, at: u64) -> Option<FrameId> {
-        let leaf = self.nodes.find(self.theirs, at);
+        let leaf = self.theirs.find(at);
         let their = leaf.map(|leaf| pte::load(&self.nodes.words(leaf.frame)[slot_index(at, 0)]));
         match their.map(|page| (page, page.holds())) {
             Some((page, Holds::Own | Holds::Borrowed)) => Some(self.nodes.frame_of(page)),
@@ -216,7 +216,7 @@ impl Walk<'_> {
         let word = word(self.nodes, known);
         debug_assert!(
             self.nodes
-                .find(self.space.root, known.at)
+                .find(known.at)
                 .is_some_and(|leaf| leaf.exclusive && leaf.frame == known.leaf)
         );
         if self.record.doubtful {
@@ -271,7 +271,7 @@ impl Walk<'_> {
         let given = match image {
             FrameId::ZERO => Some(pte::take(word)),
             _ => {
-                let theirs = self.nodes.find(self.theirs, known.at);
+                let theirs = self.theirs.find(known.at);
                 let theirs = theirs.expect("the image has a page there").frame;
                 self.nodes
                     .share_page(known.leaf, theirs, slot_index(known.at, 0))

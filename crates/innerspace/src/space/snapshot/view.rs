@@ -85,13 +85,13 @@ impl Snapshot {
         if len <= (crate::PAGE_SIZE - offset) as u64 {
             let nodes = space.nodes();
             let range = offset..offset + len as usize;
-            let page = space.inside(|tables| {
+            let page = space.inside(|vmas| {
                 // If the page may not be read, the read below reports it.
-                let vma = tables.vmas.find_containing(at.0)?;
+                let vma = vmas.find_containing(at.0)?;
                 if !vma.protection.allows(Protection::READ) {
                     return None;
                 }
-                nodes.still_page(&space.pool, tables.root, page_start(at.0), range.clone())
+                nodes.still_page(&space.pool, page_start(at.0), range.clone())
             });
             if let Some(page) = page {
                 let what = What::Still(page);

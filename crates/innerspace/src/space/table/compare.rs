@@ -24,17 +24,16 @@ fn private_page(word: Option<&AtomicU64>) -> Option<u64> {
 }
 
 impl<'pool> Nodes<'pool> {
-    /// Makes the table below `ours` like that below `theirs`, or fails with nothing changed. Upper
+    /// Makes the table like that below `theirs`, or fails with nothing changed. Upper
     /// nodes that are exclusive to the space are kept. `detached` receives the nodes that are not
-    /// in the table. The gate of `ours` is closed, and `theirs` loses no children.
+    /// in the table. The gate is closed, and `theirs` loses no children.
     pub(crate) fn restore_table(
         self,
-        ours: FrameId,
         theirs: FrameId,
         detached: &mut Detached,
     ) -> Result<(), TooManyForks> {
         let mut changes = Vec::new();
-        let counted = self.count_new(ours, theirs, ROOT_LEVEL, &mut changes);
+        let counted = self.count_new(self.root, theirs, ROOT_LEVEL, &mut changes);
         failpoint!(GateClosed);
         for change in changes {
             let dropped = match counted {
@@ -94,18 +93,18 @@ impl<'pool> Nodes<'pool> {
     }
 
     /// Returns the addresses of the anonymous pages in a range. The caller is inside the gate.
-    pub(crate) fn private_pages(self, root: FrameId, start: u64, end: u64) -> Vec<u64> {
+    pub(crate) fn private_pages(self, start: u64, end: u64) -> Vec<u64> {
         let mut found = Vec::new();
-        self.for_each_slot(root, start, end, &mut |at, word| {
+        self.for_each_slot(start, end, &mut |at, word| {
             found.extend(private_page(Some(word)).map(|_| at));
         });
         found
     }
 
-    /// Calls `each` with the address of every anonymous page that the two tables do not share. The
-    /// caller is inside the gates of both spaces.
-    pub(crate) fn for_each_difference(self, a: FrameId, b: FrameId, each: &mut impl FnMut(u64)) {
-        self.differences(Some(a), Some(b), ROOT_LEVEL, 0, each);
+    /// Calls `each` with the address of every anonymous page that this table and the other do not
+    /// share. The caller is inside the gates of both spaces.
+    pub(crate) fn for_each_difference(self, other: FrameId, each: &mut impl FnMut(u64)) {
+        self.differences(Some(self.root), Some(other), ROOT_LEVEL, 0, each);
     }
 
     fn differences(

@@ -42,7 +42,6 @@ impl Nodes<'_> {
     /// closed, and holds the space's `paths` mutex.
     pub(crate) fn own_range(
         self,
-        root: FrameId,
         range: &Range<u64>,
         edit: Edit,
         spares: &mut Spares<'_>,
@@ -54,16 +53,15 @@ impl Nodes<'_> {
         }
         let mut walk = Walk {
             nodes: self,
-            root,
             edit,
             detached,
             forget: None,
         };
-        let owned = walk.own(root, ROOT_LEVEL, 0, range, spares);
+        let owned = walk.own(self.root, ROOT_LEVEL, 0, range, spares);
         if let Some(forget) = walk.forget {
             failpoint!(Replaced);
             moved(forget);
-            let dropped = self.pool.frames.meta(root).hold.put();
+            let dropped = self.pool.frames.meta(self.root).hold.put();
             assert_ne!(dropped, Dropped::Last, "I11: a root without a space");
         }
         owned
@@ -74,42 +72,33 @@ impl Nodes<'_> {
     /// a store has to lock the entry of its page before it can tell, and then looks again.
     pub(crate) fn own_path(
         self,
-        root: FrameId,
         at: u64,
         spares: &mut Spares<'_>,
         replaced: &mut Detached,
         moved: impl FnOnce(Post),
     ) -> Result<FrameId, NeedNodes> {
-        self.own_range(root, &(at..at + 1), Edit::Part, spares, replaced, moved)?;
-        self.fill_path(root, at, 0, spares)
+        self.own_range(&(at..at + 1), Edit::Part, spares, replaced, moved)?;
+        self.fill_path(at, 0, spares)
     }
 
     /// Applies `edit` to every slot of the range. If the edit needs paths that are exclusive to the
     /// space, they already are. Opens a section of its own: if the paths are shared, a fault next
     /// to the range may meanwhile replace a leaf by a copy and release it, and the leaf would then
     /// be exclusive to another space, or free.
-    pub(crate) fn apply(
-        self,
-        root: FrameId,
-        range: &Range<u64>,
-        edit: Edit,
-        detached: &mut Detached,
-    ) {
+    pub(crate) fn apply(self, range: &Range<u64>, edit: Edit, detached: &mut Detached) {
         let _section = self.pool.domain.reader();
         Walk {
             nodes: self,
-            root,
             edit,
             detached,
             forget: None, // no node is replaced
         }
-        .edit(root, ROOT_LEVEL, 0, range);
+        .edit(self.root, ROOT_LEVEL, 0, range);
     }
 }
 
 struct Walk<'a, 'pool> {
     nodes: Nodes<'pool>,
-    root: FrameId,
     edit: Edit,
     detached: &'a mut Detached,
     /// What is owed to accessors that may have cached a node that was replaced.
@@ -130,7 +119,7 @@ impl Walk<'_, '_> {
             _ => Post::All,
         };
         if self.forget.is_none() {
-            let counted = self.nodes.pool.frames.meta(self.root).hold.try_get();
+            let counted = self.nodes.pool.frames.meta(self.nodes.root).hold.try_get();
             assert!(counted, "I11: a root with many parents");
         }
         self.forget = Some(match self.forget {

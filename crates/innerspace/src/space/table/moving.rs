@@ -14,13 +14,12 @@ impl Nodes<'_> {
     /// receive a page of `from`.
     pub(crate) fn move_paths(
         self,
-        root: FrameId,
         from: &Range<u64>,
         to: u64,
         mut path: impl FnMut(u64) -> Result<FrameId, NeedNodes>,
     ) -> Result<(), NeedNodes> {
         let mut needed: Vec<u64> = Vec::new();
-        self.for_each_slot(root, from.start, from.end, &mut |at, word| {
+        self.for_each_slot(from.start, from.end, &mut |at, word| {
             let there = (to + (at - from.start)) & !(span(1) - 1);
             let moves = matches!(pte::load(word).holds(), Holds::Own | Holds::Borrowed);
             if moves && needed.last() != Some(&there) {
@@ -33,8 +32,8 @@ impl Nodes<'_> {
     }
 
     /// Empties the slots of a range. The leaves stay.
-    pub(crate) fn empty(self, root: FrameId, range: &Range<u64>, detached: &mut Detached) {
-        self.for_each_slot(root, range.start, range.end, &mut |_, word| {
+    pub(crate) fn empty(self, range: &Range<u64>, detached: &mut Detached) {
+        self.for_each_slot(range.start, range.end, &mut |_, word| {
             let page = pte::take(word);
             if page != Pte::EMPTY {
                 detached.pages.push(page);
@@ -43,20 +42,14 @@ impl Nodes<'_> {
     }
 
     /// Moves the anonymous pages of `from` to the empty slots from `to` on.
-    pub(crate) fn move_range(
-        self,
-        root: FrameId,
-        from: &Range<u64>,
-        to: u64,
-        detached: &mut Detached,
-    ) {
+    pub(crate) fn move_range(self, from: &Range<u64>, to: u64, detached: &mut Detached) {
         let _section = self.pool.domain.reader();
-        self.for_each_slot(root, from.start, from.end, &mut |at, word| {
+        self.for_each_slot(from.start, from.end, &mut |at, word| {
             let page = pte::load(word);
             let moved = match page.holds() {
                 Holds::Own => pte::take(word),
                 Holds::Borrowed => {
-                    let leaf = self.find(root, at).expect("the slot is in a leaf").frame;
+                    let leaf = self.find(at).expect("the slot is in a leaf").frame;
                     let owned = self.second_owner(leaf, slot_index(at, 0), page);
                     detached.pages.push(pte::take(word));
                     owned.expect("a frame has as many owners as a count can hold")
@@ -64,7 +57,7 @@ impl Nodes<'_> {
                 Holds::Nothing | Holds::Zero | Holds::File | Holds::Direct => return,
             };
             let there = to + (at - from.start);
-            let leaf = self.find(root, there).expect("its path was made").frame;
+            let leaf = self.find(there).expect("its path was made").frame;
             let slot = &self.words(leaf)[slot_index(there, 0)];
             let put = pte::replace(slot, Pte::EMPTY, moved);
             assert!(put, "I11: a slot was filled behind a closed gate");

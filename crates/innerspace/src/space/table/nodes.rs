@@ -71,12 +71,14 @@ pub(crate) struct Detached {
     pub(crate) shadows: Vec<FrameId>,
 }
 
-/// Operations on the nodes of one pool.
+/// Operations on the nodes of a table.
 #[derive(Clone, Copy)]
 pub(crate) struct Nodes<'pool> {
     pub(crate) pool: &'pool Pool,
     /// The space whose sessions may be using what is retired.
     pub(crate) owner: u64,
+    /// The root of the space's table.
+    pub(crate) root: FrameId,
 }
 
 impl<'pool> Nodes<'pool> {
@@ -176,8 +178,8 @@ impl<'pool> Nodes<'pool> {
     }
 
     /// Walks to the leaf of `at`. The caller is inside the gate.
-    pub(crate) fn find(self, root: FrameId, at: u64) -> Option<Leaf> {
-        let mut node = root;
+    pub(crate) fn find(self, at: u64) -> Option<Leaf> {
+        let mut node = self.root;
         let mut exclusive = true;
         for level in (1..=ROOT_LEVEL).rev() {
             node = self.child(&self.words(node)[slot_index(at, level)])?;
@@ -186,7 +188,7 @@ impl<'pool> Nodes<'pool> {
         }
         // The root is checked last: a walk that has reached a new node finds the root counted twice
         // until all accessors have been told (`Walk::replaces`).
-        exclusive &= !self.is_held_twice(root);
+        exclusive &= !self.is_held_twice(self.root);
         Some(Leaf {
             frame: node,
             exclusive: exclusive && !self.is_zero_leaf(node),
@@ -194,8 +196,8 @@ impl<'pool> Nodes<'pool> {
     }
 
     /// Returns the leaf of `at`, if it is exclusive to the space. The caller is inside the gate.
-    pub(crate) fn find_exclusive(self, root: FrameId, at: u64) -> Option<FrameId> {
-        let leaf = self.find(root, at).filter(|leaf| leaf.exclusive);
+    pub(crate) fn find_exclusive(self, at: u64) -> Option<FrameId> {
+        let leaf = self.find(at).filter(|leaf| leaf.exclusive);
         leaf.map(|leaf| leaf.frame)
     }
 
@@ -203,12 +205,11 @@ impl<'pool> Nodes<'pool> {
     /// Shared nodes stay shared. The caller is inside the gate.
     pub(crate) fn fill_path(
         self,
-        root: FrameId,
         at: u64,
         level: u32,
         spares: &mut Spares<'_>,
     ) -> Result<FrameId, NeedNodes> {
-        let mut node = root;
+        let mut node = self.root;
         for level in (level + 1..=ROOT_LEVEL).rev() {
             let word = &self.words(node)[slot_index(at, level)];
             node = match self.child(word) {
@@ -333,9 +334,9 @@ impl<'pool> Nodes<'pool> {
 
     /// Copies the root's words into a new root and takes one more ref on each child. The gate is
     /// closed, or the space is frozen.
-    pub(crate) fn share_root(self, from: FrameId, to: FrameId) -> Result<(), TooManyForks> {
+    pub(crate) fn share_root(self, to: FrameId) -> Result<(), TooManyForks> {
         let to = self.words(to);
-        for (words, copies) in self.words(from).chunks(8).zip(to.chunks(8)) {
+        for (words, copies) in self.words(self.root).chunks(8).zip(to.chunks(8)) {
             // Most of a root is empty, so words are tested eight at a time. No word changes
             // meanwhile.
             if words.iter().all(|word| word.load(Ordering::Relaxed) == 0) {

@@ -91,13 +91,12 @@ impl Nodes<'_> {
     pub(crate) fn pin_range(
         self,
         pool: &Arc<Pool>,
-        root: FrameId,
         start: u64,
         end: u64,
     ) -> Result<Pins, NotPinned> {
         let mut frames = Vec::with_capacity(((end - start) / PAGE_SIZE as u64) as usize);
         let mut pin = |at: u64| {
-            let leaf = self.find_exclusive(root, at);
+            let leaf = self.find_exclusive(at);
             let leaf = leaf.ok_or(NotPinned::NotStoredTo)?;
             let page = pte::load(&self.words(leaf)[slot_index(at, 0)]);
             // If the page had no write validity, a restore would mistake bytes that a device has
@@ -120,10 +119,10 @@ impl Nodes<'_> {
 
     /// Returns the pinned pages in the leaf of `at`, with their addresses. The caller is in a
     /// section and holds the gate's writer lock.
-    pub(crate) fn pinned_in_leaf(self, root: FrameId, at: u64) -> Vec<(u64, FrameId)> {
+    pub(crate) fn pinned_in_leaf(self, at: u64) -> Vec<(u64, FrameId)> {
         let mut found = Vec::new();
         let start = at & !(span(1) - 1);
-        self.for_each_slot(root, start, start + span(1), &mut |at, word| {
+        self.for_each_slot(start, start + span(1), &mut |at, word| {
             let page = pte::load(word);
             if self.is_pinned(page) {
                 found.push((at, self.frame_of(page)));

@@ -56,11 +56,10 @@ impl<'pool> Nodes<'pool> {
     /// next functions is inside the gate, or has it closed.
     fn all_leaves(
         self,
-        root: FrameId,
         range: &Range<u64>,
         each: &mut impl FnMut(FrameId, Range<u64>) -> bool,
     ) -> bool {
-        self.all_leaves_below(root, ROOT_LEVEL, 0, range, each)
+        self.all_leaves_below(self.root, ROOT_LEVEL, 0, range, each)
     }
 
     fn all_leaves_below(
@@ -94,12 +93,11 @@ impl<'pool> Nodes<'pool> {
     /// Calls `each` for every slot of the range whose leaf exists and is not the leaf of zeros.
     pub(crate) fn for_each_slot(
         self,
-        root: FrameId,
         start: u64,
         end: u64,
         each: &mut impl FnMut(u64, &AtomicU64),
     ) {
-        self.all_leaves(root, &(start..end), &mut |leaf, part| {
+        self.all_leaves(&(start..end), &mut |leaf, part| {
             if !self.is_zero_leaf(leaf) {
                 self.slots(leaf, part).for_each(|(at, word)| each(at, word));
             }
@@ -108,14 +106,14 @@ impl<'pool> Nodes<'pool> {
     }
 
     /// Returns whether there is a leaf for a part of the range.
-    pub(crate) fn has_leaf(self, root: FrameId, range: &Range<u64>) -> bool {
-        !self.all_leaves(root, range, &mut |_, _| false)
+    pub(crate) fn has_leaf(self, range: &Range<u64>) -> bool {
+        !self.all_leaves(range, &mut |_, _| false)
     }
 
     /// Returns one address in each leaf that has a slot of the range.
-    pub(crate) fn leaves(self, root: FrameId, range: &Range<u64>) -> Vec<u64> {
+    pub(crate) fn leaves(self, range: &Range<u64>) -> Vec<u64> {
         let mut leaves: Vec<u64> = Vec::new();
-        self.all_leaves(root, range, &mut |_, part| {
+        self.all_leaves(range, &mut |_, part| {
             leaves.push(part.start);
             true
         });
@@ -126,22 +124,19 @@ impl<'pool> Nodes<'pool> {
     /// store would fault.
     pub(crate) fn count_pages(
         self,
-        root: FrameId,
         start: u64,
         end: u64,
         is_dirty: impl Fn(u64, Pte) -> bool,
     ) -> PageStats {
         let mut found = PageStats::default();
-        self.all_leaves(root, &(start..end), &mut |leaf, part| {
+        self.all_leaves(&(start..end), &mut |leaf, part| {
             if self.is_zero_leaf(leaf) {
                 let holes = PageCount::floor(part.end - part.start);
                 found.zero += holes;
                 found.referenced += holes;
                 return true;
             }
-            let exclusive = self
-                .find(root, part.start)
-                .is_some_and(|leaf| leaf.exclusive);
+            let exclusive = self.find(part.start).is_some_and(|leaf| leaf.exclusive);
             for (at, word) in self.slots(leaf, part) {
                 let pte = pte::load(word);
                 match pte.holds() {

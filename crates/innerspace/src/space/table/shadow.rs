@@ -173,8 +173,8 @@ impl Nodes<'_> {
 
     /// Calls [`Nodes::put_shadow`] after a grace period, for a leaf that has forgotten its shadow.
     fn retire_shadow(self, shadow: FrameId) {
-        let owner = self.owner;
-        let put = move |pool: &Pool| Nodes { pool, owner }.put_shadow(shadow);
+        let Nodes { owner, root, .. } = self;
+        let put = move |pool: &Pool| Nodes { pool, owner, root }.put_shadow(shadow);
         self.of_any_space().retire(Retired::Call(Box::new(put)));
     }
 

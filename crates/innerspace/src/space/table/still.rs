@@ -61,12 +61,11 @@ impl Nodes<'_> {
     pub(crate) fn still_page(
         self,
         pool: &Arc<Pool>,
-        root: FrameId,
         at: u64,
         range: Range<usize>,
     ) -> Option<StillPage> {
         assert!(range.start <= range.end && range.end <= PAGE_SIZE);
-        let leaf = self.find(root, at)?;
+        let leaf = self.find(at)?;
         let index = slot_index(at, 0);
         let page = pte::load(&self.words(leaf.frame)[index]);
         if !matches!(page.holds(), Holds::Own | Holds::Borrowed) {
@@ -92,10 +91,8 @@ impl Nodes<'_> {
     /// Copies out the anonymous page at `at` in a snapshot's table, which has one there. The caller
     /// keeps the snapshot, so the page does not change even without a view. The caller is in a
     /// section, inside the gate.
-    pub(crate) fn copy_still_page(self, root: FrameId, at: u64, into: &mut [u8; PAGE_SIZE]) {
-        let leaf = self
-            .find(root, at)
-            .expect("a snapshot's table loses no leaf");
+    pub(crate) fn copy_still_page(self, at: u64, into: &mut [u8; PAGE_SIZE]) {
+        let leaf = self.find(at).expect("a snapshot's table loses no leaf");
         let page = pte::load(&self.words(leaf.frame)[slot_index(at, 0)]);
         let from = self.pool.frames.host(self.frame_of(page));
         // SAFETY: a whole frame of the arena, which the snapshot keeps; `into` is an exclusive

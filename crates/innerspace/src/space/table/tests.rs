@@ -9,8 +9,8 @@ use crate::space::core::address::ROOT_LEVEL;
 impl Nodes<'_> {
     /// Checks all that one space can check of the nodes below `root`. No other thread changes the
     /// table.
-    pub(crate) fn validate(self, root: FrameId) {
-        self.validate_below(root, ROOT_LEVEL);
+    pub(crate) fn validate(self) {
+        self.validate_below(self.root, ROOT_LEVEL);
     }
 
     fn validate_below(self, node: FrameId, level: u32) {

@@ -33,11 +33,11 @@ impl Nodes<'_> {
 
     /// Maps zeros at the 2 MiB at `at`, if there is no leaf. Returns false if there is another
     /// leaf, or if a node could not be allocated.
-    pub(crate) fn link_zero_leaf(self, root: FrameId, at: u64, spares: &mut Spares<'_>) -> bool {
+    pub(crate) fn link_zero_leaf(self, at: u64, spares: &mut Spares<'_>) -> bool {
         let Some(leaf) = self.zero_leaf(spares) else {
             return false;
         };
-        let Ok(node) = self.fill_path(root, at, 1, spares) else {
+        let Ok(node) = self.fill_path(at, 1, spares) else {
             return false;
         };
         let word = &self.words(node)[slot_index(at, 1)];
@@ -49,12 +49,12 @@ impl Nodes<'_> {
 
     /// Unlinks the leaf of zeros from the 2 MiB at `at`, if it is linked there. The caller then
     /// waits for a grace period.
-    pub(crate) fn unlink_zero_leaf(self, root: FrameId, at: u64) {
+    pub(crate) fn unlink_zero_leaf(self, at: u64) {
         let Some(&leaf) = self.pool.zero_leaf.get() else {
             return;
         };
         let child = |node, level| self.child(&self.words(node)[slot_index(at, level)]);
-        let Some(node) = (2..=ROOT_LEVEL).rev().try_fold(root, child) else {
+        let Some(node) = (2..=ROOT_LEVEL).rev().try_fold(self.root, child) else {
             return;
         };
         // A thread that copied the leaf meanwhile has put an empty one here.

@@ -357,9 +357,9 @@ fn a_page_is_not_watched_beside_a_store_whose_page_was_aged() {
             storer
         });
         in_section.recv().unwrap();
-        other.0.inside(|tables| {
+        other.0.inside(|_| {
             let nodes = other.0.nodes();
-            let leaf = nodes.find(tables.root, at.0).unwrap();
+            let leaf = nodes.find(at.0).unwrap();
             let word = &nodes.words(leaf.frame)[slot_index(at.0, 0)];
             assert!(pte::load(word).has(VALID_W), "the store has its page");
         });

@@ -18,8 +18,8 @@ fn loads_shortly(a: &mut Accessor, at: VirtAddr) -> bool {
 /// Returns the word of an address whose leaf exists.
 fn word(space: &Space, at: VirtAddr) -> Pte {
     let nodes = space.0.nodes();
-    space.0.inside(|tables| {
-        let leaf = nodes.find(tables.root, at.0).unwrap().frame;
+    space.0.inside(|_| {
+        let leaf = nodes.find(at.0).unwrap().frame;
         pte::load(&nodes.words(leaf)[table::slot_index(at.0, 0)])
     })
 }

@@ -15,29 +15,25 @@ impl Space {
     pub fn validate(&self) {
         self.0.dirty.validate();
         let nodes = self.0.nodes();
-        let count = |root, start, end| {
-            let pages = nodes.count_pages(root, start, end, |_, _| false);
+        let count = |start, end| {
+            let pages = nodes.count_pages(start, end, |_, _| false);
             (pages.resident + pages.direct + pages.zero, pages.referenced)
         };
-        self.0.inside(|tables| {
-            tables.vmas.validate();
-            nodes.validate(tables.root);
-            let (mapped, _) = count(tables.root, 0, 1 << ADDRESS_BITS);
-            let in_vmas: PageCount = tables
-                .vmas
-                .iter()
-                .map(|vma| count(tables.root, vma.start, vma.end).0)
-                .sum();
+        self.0.inside(|vmas| {
+            vmas.validate();
+            nodes.validate();
+            let (mapped, _) = count(0, 1 << ADDRESS_BITS);
+            let in_vmas: PageCount = vmas.iter().map(|vma| count(vma.start, vma.end).0).sum();
             assert_eq!(
                 mapped, in_vmas,
                 "I9: a page is mapped outside every mapping"
             );
-            for vma in tables.vmas.iter() {
+            for vma in vmas.iter() {
                 assert!(
                     vma.ceiling.allows(vma.protection),
                     "{vma} may do more than its ceiling"
                 );
-                let (_, referenced) = count(tables.root, vma.start, vma.end);
+                let (_, referenced) = count(vma.start, vma.end);
                 let readable = vma.protection.allows(Protection::READ);
                 assert!(readable || referenced.0 == 0, "{vma} has readable pages");
             }

@@ -1,7 +1,7 @@
 //! Counts of what forks and un-sharing touch.
 
 use super::*;
-use crate::space::table::nodes::{Nodes, visited};
+use crate::space::table::nodes::visited;
 
 /// Creates a space with this many resident pages, in as many leaves as they need.
 pub(super) fn resident(pool: &Arc<Pool>, pages: u64) -> (Space, VirtAddr, Accessor) {
@@ -127,12 +127,9 @@ fn chains_of_borrowing_stay_short() {
     for generation in 0..40 {
         let child = space.fork().unwrap();
         child.accessor().unwrap().store(at, generation).unwrap();
-        let nodes = Nodes {
-            pool: &pool,
-            owner: 0,
-        };
-        let depth = child.0.inside(|tables| {
-            let leaf = nodes.find(tables.root, at.0).unwrap().frame;
+        let nodes = child.0.nodes();
+        let depth = child.0.inside(|_| {
+            let leaf = nodes.find(at.0).unwrap().frame;
             nodes.borrowing_depth(leaf)
         });
         assert!(
