@@ -113,20 +113,14 @@ impl Core {
         at: VirtAddr,
         mut bytes: &[u8],
     ) -> Result<Ordering, Fault> {
+        let mut buffer = [0; PAGE_SIZE];
         for (at, len) in self.space.pieces(at, bytes.len()) {
             let (piece, rest) = bytes.split_at(len);
-            let what = What::page(AccessKind::Load, 0).part(len, 0);
-            let at = VirtAddr(at);
-            let order = self.access::<S, Ordering>(at, what, |page| page.compare(piece));
-            let order = order.or_else(|fault| {
-                let mut bytes = vec![0; len];
-                self.device_bulk::<S>(at, Transfer::Load(&mut bytes), fault)?;
-                Ok::<_, Fault>(bytes.as_slice().cmp(piece))
-            })?;
-            if order != Ordering::Equal {
-                return Ok(order);
+            self.read::<S>(VirtAddr(at), &mut buffer[..len])?;
+            match buffer[..len].cmp(piece) {
+                Ordering::Equal => bytes = rest,
+                order => return Ok(order),
             }
-            bytes = rest;
         }
         Ok(Ordering::Equal)
     }

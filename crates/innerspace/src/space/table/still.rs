@@ -135,8 +135,12 @@ impl Nodes<'_> {
     /// Returns whether the bytes of a page are the same as those of the frame `image`.
     pub(crate) fn is_as(self, page: Pte, image: FrameId) -> bool {
         let frames = &self.pool.frames;
-        let (ours, theirs) = (frames.host(self.frame_of(page)), frames.host(image));
-        // SAFETY: two whole frames of the arena.
-        unsafe { copy::compare_shared(ours, theirs, PAGE_SIZE) }.is_eq()
+        let bytes_of = |frame| {
+            let mut bytes = [0; PAGE_SIZE];
+            // SAFETY: a whole frame of the arena; `bytes` is no part of it.
+            unsafe { copy::copy_in(&mut bytes, frames.host(frame)) };
+            bytes
+        };
+        bytes_of(self.frame_of(page)) == bytes_of(image)
     }
 }

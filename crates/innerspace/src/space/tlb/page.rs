@@ -82,12 +82,6 @@ impl Page {
         // SAFETY: see above.
         unsafe { copy::fill(self.0.as_ptr(), byte, len) }
     }
-
-    /// Compares the bytes with others.
-    pub(crate) fn compare(self, with: &[u8]) -> std::cmp::Ordering {
-        // SAFETY: see above.
-        unsafe { copy::compare(self.0.as_ptr(), with) }
-    }
 }
 
 /// Returns the value whose bytes these are, in the machine's order.

@@ -25,7 +25,6 @@
 //! moves bytes of frames or of device memory uses this module. It checks no address, because its
 //! callers have translated already.
 
-use std::cmp::Ordering;
 use std::marker::PhantomData;
 
 #[cfg(target_arch = "x86_64")]
@@ -39,9 +38,8 @@ mod tests;
 mod wide;
 mod words;
 
-use form::{Form, copy_by, fill_by, head_of};
+use form::{Form, copy_by, fill_by};
 use pieces::{Source, Target, WORD};
-use scalar::load_inside;
 pub use scalar::{AtomicScalar, Scalar};
 pub(crate) use scalar::{Modify, compare_exchange, load, load_atomic, modify, store, store_atomic};
 #[cfg(all(test, not(shuttle)))]
@@ -100,43 +98,6 @@ pub(crate) unsafe fn copy_out(dst: *mut u8, src: &[u8]) {
 pub(crate) unsafe fn fill(dst: *mut u8, byte: u8, len: usize) {
     // SAFETY: the caller's promise is the same.
     unsafe { fill_by::<Native>(dst, byte, len) }
-}
-
-/// Compares shared bytes with private ones in the order of `memcmp`, which is decided by the first
-/// byte that differs.
-///
-/// If others write meanwhile, the result is right for some mixture of old and new words.
-///
-/// # Safety
-/// `a` stays valid for reads of `b.len()` bytes during the call. Others may write them, but only
-/// through this module or atomics.
-pub(crate) unsafe fn compare(a: *const u8, b: &[u8]) -> Ordering {
-    // SAFETY: the caller's promise for `a`; nothing writes `b` while it is borrowed.
-    unsafe {
-        compare_with(
-            a,
-            b.len(),
-            |i| b.as_ptr().add(i).cast::<u64>().read_unaligned(),
-            |i| b[i],
-        )
-    }
-}
-
-/// Compares `len` shared bytes with other shared bytes; see [`compare`]. The ranges may overlap.
-///
-/// # Safety
-/// `a` and `b` stay valid for reads of `len` bytes during the call. Others may write them, but only
-/// through this module or atomics.
-pub(crate) unsafe fn compare_shared(a: *const u8, b: *const u8, len: usize) -> Ordering {
-    // SAFETY: the caller's promise; both closures are called with offsets inside the range.
-    unsafe {
-        compare_with(
-            a,
-            len,
-            |i| load_inside::<u64>(b.add(i)),
-            |i| load_inside::<u8>(b.add(i)),
-        )
-    }
 }
 
 /// Sets the 4096 shared bytes at `dst` to zero. Words that are zero already may be skipped.
@@ -252,42 +213,4 @@ pub(crate) fn prefetch_quarter_to_write(page: *const u8, quarter: Quarter) {
 #[inline(always)]
 pub(crate) fn prefetch_line(address: *const u8) {
     Native::prefetch_to_write(address);
-}
-
-/// Compares `len` shared bytes at `a` with the words and bytes that `word_at` and `byte_at` return
-/// for an offset.
-///
-/// Safety: `a` is valid for reads of `len` bytes, which others may write.
-unsafe fn compare_with(
-    a: *const u8,
-    len: usize,
-    word_at: impl Fn(usize) -> u64,
-    byte_at: impl Fn(usize) -> u8,
-) -> Ordering {
-    crate::sync::interleave();
-    let bytes = |from: usize, to: usize| {
-        (from..to)
-            .map(|offset| {
-                // SAFETY: `to` is at most `len`.
-                let ours = unsafe { load_inside::<u8>(a.add(offset)) };
-                ours.cmp(&byte_at(offset))
-            })
-            .find(|order| order.is_ne())
-    };
-    let head = head_of(a, len);
-    let tail = len - (len - head) % WORD;
-    if let Some(order) = bytes(0, head) {
-        return order;
-    }
-    for offset in (head..tail).step_by(WORD) {
-        // SAFETY: whole words between `head` and `tail` lie inside the range.
-        let (ours, theirs) = (
-            unsafe { load_inside::<u64>(a.add(offset)) },
-            word_at(offset),
-        );
-        if ours != theirs {
-            return ours.to_be().cmp(&theirs.to_be());
-        }
-    }
-    bytes(tail, len).unwrap_or(Ordering::Equal)
 }

@@ -94,16 +94,6 @@ mod private {
 pub(crate) unsafe fn load<T: Scalar>(address: *const u8) -> T {
     crate::sync::interleave();
     // SAFETY: the caller's promise is the same.
-    unsafe { load_inside(address) }
-}
-
-/// Loads like [`load`], without a scheduling point for the models, as a step of a longer operation.
-///
-/// # Safety
-/// As for [`load`].
-#[inline(always)]
-pub(super) unsafe fn load_inside<T: Scalar>(address: *const u8) -> T {
-    // SAFETY: the caller's promise is the same.
     unsafe { T::load::<MOVES>(address) }
 }
 

@@ -3,9 +3,9 @@
 //! Under Miri these tests need `-Zmiri-disable-weak-memory-emulation`, because that emulation
 //! breaks down where words and pieces of them are accessed in turn.
 
-use std::cmp::Ordering::{Equal, Less};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::form::head_of;
 use super::pieces::trace;
 use super::*;
 
@@ -122,35 +122,6 @@ fn pages_past_the_caches_have_the_same_bytes_and_their_neighbours_keep_theirs() 
         drop(streaming);
         assert!(target.0[1] == *page, "from {offset}");
         assert!(target.0[0] == [0xEE; PAGE_SIZE] && target.0[2] == [0xEE; PAGE_SIZE]);
-    }
-}
-
-#[test]
-fn comparison_finds_the_first_difference() {
-    let mut random = Random(99);
-    for _ in 0..if cfg!(miri) { 60 } else { 4000 } {
-        let len = random.len() + 1;
-        let (left, right) = (random.below(16), random.below(16));
-        let a = random.bytes(len);
-        let mut b = a.clone();
-        for _ in 0..random.below(3) {
-            b[random.below(len)] = random.below(256) as u8;
-        }
-        let (mut ours, mut theirs) = (placed(&a, left), placed(&b, right));
-        // SAFETY: both ranges of `len` bytes are inside their vectors.
-        let found = unsafe {
-            let ours = ours.as_mut_ptr().add(left);
-            [
-                compare(ours, &b),
-                compare_shared(ours, theirs.as_mut_ptr().add(right), len),
-            ]
-        };
-        assert_eq!(found, [a.cmp(&b); 2], "{len} bytes at {left} and {right}");
-    }
-    // SAFETY: no byte is read at length 0, and one byte at length 1.
-    unsafe {
-        assert_eq!(compare([].as_mut_ptr(), &[]), Equal);
-        assert_eq!(compare([1].as_mut_ptr(), &[2]), Less);
     }
 }
 
