@@ -268,13 +268,12 @@ impl Accessor {
 fn make_old(space: &SpaceInner, range: &Range<u64>) {
     let nodes = space.nodes();
     space.inside(|_| {
-        let mut each = |_, word: &_| {
+        nodes.for_each_slot(range, |_, word| {
             let page = pte::load(word);
             if page.holds() == Holds::File {
                 let _aged = pte::take_valid_of_file(word, page, VALID);
             }
-        };
-        nodes.for_each_slot(range.start, range.end, &mut each);
+        });
     });
 }
 

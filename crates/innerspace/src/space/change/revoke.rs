@@ -155,13 +155,12 @@ impl SpaceInner {
     fn age_part(&self, vmas: &VmaSet, file: usize, pages: &Range<u64>, used: &mut dyn FnMut(u64)) {
         let nodes = self.nodes();
         for (vma, addresses) in vmas.showing(file, pages) {
-            let mut each = |at, word: &AtomicU64| {
+            nodes.for_each_slot(&addresses, |at, word| {
                 let before = pte::take_valid_of_file(word, pte::load(word), VALID);
                 if before.is_some_and(|page| page.has(VALID_R) || page.has(VALID_X)) {
                     used(vma.file_page(at));
                 }
-            };
-            nodes.for_each_slot(addresses.start, addresses.end, &mut each);
+            });
         }
     }
 
@@ -178,8 +177,7 @@ impl SpaceInner {
         let nodes = self.nodes();
         failpoint!(Revocation);
         for (vma, addresses) in vmas.showing(file, pages) {
-            let mut each = |at, word: &AtomicU64| self.revoke_word(vma, at, word, how);
-            nodes.for_each_slot(addresses.start, addresses.end, &mut each);
+            nodes.for_each_slot(&addresses, |at, word| self.revoke_word(vma, at, word, how));
             if how == Revoke::Tables {
                 self.revoke_tables(addresses);
             }

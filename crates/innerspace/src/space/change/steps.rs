@@ -249,9 +249,10 @@ impl SpaceInner {
     pub(crate) fn is_empty(&self, range: &Range<u64>) -> bool {
         let nodes = self.nodes();
         let mut empty = true;
-        let mut look = |_, word: &_| empty &= pte::load(word).holds() == Holds::Nothing;
         self.inside(|_| {
-            nodes.for_each_slot(range.start, range.end, &mut look);
+            nodes.for_each_slot(range, |_, word| {
+                empty &= pte::load(word).holds() == Holds::Nothing;
+            });
         });
         empty
     }
@@ -271,7 +272,7 @@ impl SpaceInner {
                 }
             };
             for range in ranges {
-                nodes.for_each_slot(range.start, range.end, &mut each);
+                nodes.for_each_slot(&range, &mut each);
             }
         });
         if !leaves.is_empty() {

@@ -136,7 +136,7 @@ fn save_pages(
     let mut at = vma.start;
     while at < vma.end {
         let end = vma.end.min((at & !(STRIDE - 1)) + STRIDE);
-        for page in space.inside(|_| nodes.private_pages(at, end)) {
+        for page in space.inside(|_| nodes.private_pages(&(at..end))) {
             let mut bytes = [0; PAGE_SIZE];
             // The page is read by the table, not by an accessor, so that pages without read
             // permission are saved too.

@@ -1,6 +1,8 @@
 //! Compares two tables, and makes one like the other. Equal words are skipped with their subtrees,
 //! so the cost depends on how many nodes were un-shared since.
 
+use std::ops::Range;
+
 use super::nodes::{Detached, Nodes, TooManyForks, child_word};
 use super::pte::{self, Holds, Pte};
 use crate::FrameId;
@@ -93,9 +95,9 @@ impl<'pool> Nodes<'pool> {
     }
 
     /// Returns the addresses of the anonymous pages in a range. The caller is inside the gate.
-    pub(crate) fn private_pages(self, start: u64, end: u64) -> Vec<u64> {
+    pub(crate) fn private_pages(self, range: &Range<u64>) -> Vec<u64> {
         let mut found = Vec::new();
-        self.for_each_slot(start, end, &mut |at, word| {
+        self.for_each_slot(range, |at, word| {
             found.extend(private_page(Some(word)).map(|_| at));
         });
         found

@@ -19,7 +19,7 @@ impl Nodes<'_> {
         mut path: impl FnMut(u64) -> Result<FrameId, NeedNodes>,
     ) -> Result<(), NeedNodes> {
         let mut needed: Vec<u64> = Vec::new();
-        self.for_each_slot(from.start, from.end, &mut |at, word| {
+        self.for_each_slot(from, |at, word| {
             let there = (to + (at - from.start)) & !(span(1) - 1);
             let moves = matches!(pte::load(word).holds(), Holds::Own | Holds::Borrowed);
             if moves && needed.last() != Some(&there) {
@@ -33,7 +33,7 @@ impl Nodes<'_> {
 
     /// Empties the slots of a range. The leaves stay.
     pub(crate) fn empty(self, range: &Range<u64>, detached: &mut Detached) {
-        self.for_each_slot(range.start, range.end, &mut |_, word| {
+        self.for_each_slot(range, |_, word| {
             let page = pte::take(word);
             if page != Pte::EMPTY {
                 detached.pages.push(page);
@@ -44,7 +44,7 @@ impl Nodes<'_> {
     /// Moves the anonymous pages of `from` to the empty slots from `to` on.
     pub(crate) fn move_range(self, from: &Range<u64>, to: u64, detached: &mut Detached) {
         let _section = self.pool.domain.reader();
-        self.for_each_slot(from.start, from.end, &mut |at, word| {
+        self.for_each_slot(from, |at, word| {
             let page = pte::load(word);
             let moved = match page.holds() {
                 Holds::Own => pte::take(word),

@@ -122,7 +122,7 @@ impl Nodes<'_> {
     pub(crate) fn pinned_in_leaf(self, at: u64) -> Vec<(u64, FrameId)> {
         let mut found = Vec::new();
         let start = at & !(span(1) - 1);
-        self.for_each_slot(start, start + span(1), &mut |at, word| {
+        self.for_each_slot(&(start..start + span(1)), |at, word| {
             let page = pte::load(word);
             if self.is_pinned(page) {
                 found.push((at, self.frame_of(page)));

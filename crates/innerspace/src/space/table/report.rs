@@ -91,13 +91,8 @@ impl<'pool> Nodes<'pool> {
     }
 
     /// Calls `each` for every slot of the range whose leaf exists and is not the leaf of zeros.
-    pub(crate) fn for_each_slot(
-        self,
-        start: u64,
-        end: u64,
-        each: &mut impl FnMut(u64, &AtomicU64),
-    ) {
-        self.all_leaves(&(start..end), &mut |leaf, part| {
+    pub(crate) fn for_each_slot(self, range: &Range<u64>, mut each: impl FnMut(u64, &AtomicU64)) {
+        self.all_leaves(range, &mut |leaf, part| {
             if !self.is_zero_leaf(leaf) {
                 self.slots(leaf, part).for_each(|(at, word)| each(at, word));
             }
