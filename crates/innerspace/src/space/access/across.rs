@@ -20,24 +20,6 @@ struct Part<'bytes> {
     device: Option<DeviceCall>,
 }
 
-/// The order in which parts are stored: the likeliest to be refused comes first.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Turn {
-    Device,
-    GuardedFile,
-    Memory,
-}
-
-impl Part<'_> {
-    fn turn(&self) -> Turn {
-        match &self.device {
-            Some(call) if call.device.file().is_none() => Turn::Device,
-            Some(_) => Turn::GuardedFile,
-            None => Turn::Memory,
-        }
-    }
-}
-
 impl Core {
     /// Completes an access to a value that met `fault`: the value lies in two pages, or is one of a
     /// device.
@@ -117,11 +99,16 @@ impl Core {
         low: Part<'_>,
         high: Part<'_>,
     ) -> Result<(), Fault> {
-        // The upper part first: a file that was cut short has lost its end.
-        let both_files = (low.turn(), high.turn()) == (Turn::GuardedFile, Turn::GuardedFile);
-        let parts = match both_files || high.turn() < low.turn() {
-            true => [high, low],
-            false => [low, high],
+        // The part that is likeliest to be refused first: that of a device, then that of a guarded
+        // file. Of two parts of such files the upper one: a file that was cut short lost its end.
+        let turn = |part: &Part<'_>| match &part.device {
+            Some(call) => u8::from(call.device.file().is_some()),
+            None => 2,
+        };
+        let parts = match (turn(&low), turn(&high)) {
+            (1, 1) => [high, low],
+            (of_low, of_high) if of_high < of_low => [high, low],
+            _ => [low, high],
         };
         for Part { at, bytes, device } in parts {
             match device {

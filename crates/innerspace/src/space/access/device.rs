@@ -15,37 +15,7 @@
 use super::single::{Core, Paused, Sectioned};
 use crate::VirtAddr;
 use crate::space::core::fault::{Cause, Fault, FaultKind};
-use crate::space::vma::device::{DeviceCall, DeviceRef, Transfer};
-
-/// Splits a run of bytes into accesses of at most 8 bytes, each aligned to its size. Yields the
-/// offset and length of each.
-fn calls(mut at: u64, len: usize) -> impl Iterator<Item = (usize, usize)> {
-    let mut done = 0;
-    std::iter::from_fn(move || {
-        let aligned = 1_usize << at.trailing_zeros().min(3);
-        let fits = match len - done {
-            0 => return None,
-            left => 1 << left.ilog2(),
-        };
-        let (start, size) = (done, aligned.min(fits));
-        at += size as u64;
-        done += size;
-        Some((start, size))
-    })
-}
-
-/// Splits a bulk access at `at`, which is at `offset` of the device, into calls. The bytes beyond
-/// the device's end come last, in one piece, which fails.
-fn runs(
-    device: &DeviceRef,
-    offset: u64,
-    at: VirtAddr,
-    len: usize,
-) -> impl Iterator<Item = (usize, usize)> + use<> {
-    let inside = device.bytes_before_end(offset, len);
-    let beyond = (inside < len).then_some((inside, len - inside));
-    calls(at.0, inside).chain(beyond)
-}
+use crate::space::vma::device::{DeviceCall, Transfer};
 
 impl Core {
     /// Returns the device call that a fault found, or else the fault.
@@ -91,17 +61,27 @@ impl Core {
         self.run_of_calls::<S>(at, bytes, &call)
     }
 
-    /// Loads or stores bytes of one page by calls to the device that is mapped there.
+    /// Loads or stores bytes of one page by calls to the device that is mapped there: of at most 8
+    /// bytes each, aligned to their size. The bytes beyond the device's end come last, in one call,
+    /// which fails.
     pub(crate) fn run_of_calls<S: Sectioned>(
         &mut self,
         at: VirtAddr,
         mut bytes: Transfer<'_>,
         DeviceCall { device, offset, .. }: &DeviceCall,
     ) -> Result<(), Fault> {
-        for (start, size) in runs(device, *offset, at, bytes.len()) {
-            let wanted = Fault::new(FaultKind::Device, at + start as u64, bytes.access(), 0);
+        let inside = device.bytes_before_end(*offset, bytes.len());
+        let mut start = 0;
+        while start < bytes.len() {
+            let here = at + start as u64;
+            let size = match inside.saturating_sub(start) {
+                0 => bytes.len() - start,
+                left => 1 << here.0.trailing_zeros().min(3).min(left.ilog2()),
+            };
+            let wanted = Fault::new(FaultKind::Device, here, bytes.access(), 0);
             let piece = bytes.part(start, size);
             self.call::<S>(wanted, || device.transfer(offset + start as u64, piece))?;
+            start += size;
         }
         Ok(())
     }

@@ -10,11 +10,11 @@ use super::zero;
 use crate::cache::{FaultKind as FileAccessKind, Wait};
 use crate::dax::{DaxCore, DaxPages, DaxRef, LARGE_PAGES, Reach};
 use crate::exec::reentry::Inside;
-use crate::space::core::address::{LEAF_BYTES, page_start, slot_index};
+use crate::space::core::address::{LEAF_BYTES, slot_index};
 use crate::space::core::fault::{AccessKind, Fault, FaultKind};
 use crate::space::table::pte::{self, Holds, Pte};
 use crate::space::vma::area::{MappedFile, Vma};
-use crate::space::vma::protection::{Protection, Sharing};
+use crate::space::vma::protection::Protection;
 use crate::stats::Event;
 use crate::{FrameId, PAGE_SHIFT, PAGE_SIZE};
 
@@ -63,7 +63,7 @@ impl FaultState<'_> {
         if self.around.end - self.around.start < LEAF_BYTES {
             return None; // mappings of a part of the leaf are being changed
         }
-        let page = vma.file_page(page_start(self.at.0));
+        let page = vma.file_page(self.at.0);
         match acquired(&self.file, file, page) {
             None => Some(Step::Direct(
                 file.clone(),
@@ -92,21 +92,16 @@ impl FaultState<'_> {
         leaf: FrameId,
         old: Pte,
     ) -> Step {
-        let page = vma.file_page(page_start(self.at.0));
-        let copy = self.what.access.writes() && vma.sharing == Sharing::Private;
-        let (kind, reach) = match (self.what.access.writes(), copy) {
-            (true, true) => (FileAccessKind::Read, Reach::Pages { end: page + 1 }),
-            (true, false) => (FileAccessKind::Write, reach(vma, self.at.0)),
-            (false, _) => (FileAccessKind::Read, reach(vma, self.at.0)),
+        let (page, kind, copy) = (vma.file_page(self.at.0), self.kind(vma), self.copies(vma));
+        let reach = match copy {
+            true => Reach::Pages { end: page + 1 },
+            false => reach(vma, self.at.0),
         };
-        if copy && self.page.is_none() {
-            return Step::Page;
-        }
         let slot = &self.nodes().words(leaf)[slot_index(self.at.0, 0)];
         match acquired(&self.file, file, page) {
             Some(pages) if kind == FileAccessKind::Read || pages.is_dirty() => {
                 if !copy {
-                    return self.map_direct(vma, leaf, old, page, kind);
+                    return self.map_direct(vma, leaf, old);
                 }
                 let mut own = self.page.take().expect("had before the entry");
                 self.space.pool.counters.count(Event::Cow);
@@ -118,18 +113,12 @@ impl FaultState<'_> {
     }
 
     /// Installs the words, the faulting page's first.
-    fn map_direct(
-        &mut self,
-        vma: &Vma,
-        leaf: FrameId,
-        old: Pte,
-        page: u64,
-        kind: FileAccessKind,
-    ) -> Step {
+    fn map_direct(&mut self, vma: &Vma, leaf: FrameId, old: Pte) -> Step {
+        let (page, kind) = (vma.file_page(self.at.0), self.kind(vma));
         let FilePage::Direct(pages) = &self.file else {
             unreachable!("checked by the caller")
         };
-        let valid = self.validity_of_file(vma, kind);
+        let valid = self.validity_of_file(vma);
         let word = |page| match pages.host(page) {
             Some(host) => Pte::direct(host, valid),
             None => zero::word(self.space, valid),
@@ -151,7 +140,7 @@ impl FaultState<'_> {
         // The other pages of the entry are those that the mapping has in this leaf where the gate
         // is open.
         let around = vma.part_in(&self.around);
-        let around = vma.file_page(around.start)..vma.file_page(around.end - 1) + 1;
+        let around = vma.file_page(around.start)..vma.file_page(around.end);
         let acquired = pages.pages();
         for other in acquired.start.max(around.start)..acquired.end.min(around.end) {
             let place = (slot as u64 + other).wrapping_sub(page) as usize;
@@ -193,10 +182,6 @@ fn reach(vma: &Vma, at: u64) -> Reach {
     if whole && vma.file_page(leaf).is_multiple_of(LARGE_PAGES) {
         return Reach::Leaf;
     }
-    let end = vma.end.min(leaf + LEAF_BYTES);
-    let here = page_start(at);
-    let pages = (end - here) / PAGE_SIZE as u64;
-    Reach::Pages {
-        end: vma.file_page(here) + pages,
-    }
+    let end = vma.file_page(vma.end.min(leaf + LEAF_BYTES));
+    Reach::Pages { end }
 }

@@ -375,10 +375,23 @@ impl<'space> FaultState<'space> {
         }
     }
 
+    /// Returns whether the access stores to a copy of the file's page.
+    pub(super) fn copies(&self, vma: &Vma) -> bool {
+        self.what.access.writes() && vma.sharing == Sharing::Private
+    }
+
+    /// Returns how the access uses the file's page.
+    pub(super) fn kind(&self, vma: &Vma) -> FileAccessKind {
+        match self.what.access.writes() && vma.sharing == Sharing::Shared {
+            true => FileAccessKind::Write,
+            false => FileAccessKind::Read,
+        }
+    }
+
     /// Returns the validity that an access to a page of the mapped file sets. If the access writes,
     /// notes that the page becomes writable.
-    pub(super) fn validity_of_file(&self, vma: &Vma, kind: FileAccessKind) -> u64 {
-        match kind {
+    pub(super) fn validity_of_file(&self, vma: &Vma) -> u64 {
+        match self.kind(vma) {
             FileAccessKind::Read => self.validity(),
             FileAccessKind::Write => {
                 self.space.file_written(vma, self.at.0);
@@ -445,20 +458,16 @@ impl<'space> FaultState<'space> {
     /// Installs a page of a file: the file's own frame, or a private copy for a store to a private
     /// mapping.
     pub(super) fn install_file(&mut self, vma: &Vma, leaf: FrameId, old: Pte) -> Step {
-        let slot = &self.nodes().words(leaf)[table::slot_index(self.at.0, 0)];
+        let copy = self.copies(vma);
+        if copy && self.page.is_none() {
+            return Step::Page;
+        }
         let file = match vma.file().expect("checked by the caller") {
             MappedFile::Cached(file) => file,
             MappedFile::Direct(file) => return self.install_direct(vma, file, leaf, old),
         };
-        let page = vma.file_page(page_start(self.at.0));
-        let copy = self.what.access.writes() && vma.sharing == Sharing::Private;
-        let kind = match (self.what.access.writes(), copy) {
-            (true, false) => FileAccessKind::Write,
-            _ => FileAccessKind::Read,
-        };
-        if copy && self.page.is_none() {
-            return Step::Page;
-        }
+        let slot = &self.nodes().words(leaf)[table::slot_index(self.at.0, 0)];
+        let (page, kind) = (vma.file_page(self.at.0), self.kind(vma));
         match &self.file {
             FilePage::Block(block, held, held_kind)
                 if *held == page
@@ -474,7 +483,7 @@ impl<'space> FaultState<'space> {
                         slot.copy(&mut page, host);
                         done_if(slot.publish(page))
                     }
-                    false => self.map_block(vma, leaf, old, kind),
+                    false => self.map_block(vma, leaf, old),
                 }
             }
             FilePage::Hole(of, hole)
@@ -492,25 +501,19 @@ impl<'space> FaultState<'space> {
                 file: file.clone(),
                 page,
                 kind,
-                around: self.pages_around(vma, page, copy),
+                around: self.pages_around(vma, page),
                 reading: vma.reading,
             }),
         }
     }
 
     /// Maps the file's own frame, under its block's lock.
-    pub(super) fn map_block(
-        &mut self,
-        vma: &Vma,
-        leaf: FrameId,
-        old: Pte,
-        kind: FileAccessKind,
-    ) -> Step {
+    fn map_block(&mut self, vma: &Vma, leaf: FrameId, old: Pte) -> Step {
         let slot = &self.nodes().words(leaf)[table::slot_index(self.at.0, 0)];
         let FilePage::Block(block, page, _) = &self.file else {
             unreachable!("checked by the caller")
         };
-        let valid = self.validity_of_file(vma, kind);
+        let valid = self.validity_of_file(vma);
         let new = Pte::file(block.host_of_page(*page), valid);
         if old.holds() == Holds::File && old.host() == new.host() {
             return done_if(pte::replace(slot, old, old.with(valid)));
@@ -521,7 +524,7 @@ impl<'space> FaultState<'space> {
         }
         if pte::replace(slot, old, new) {
             self.nodes().retire_page(old);
-            if kind == FileAccessKind::Read {
+            if self.kind(vma) == FileAccessKind::Read {
                 self.map_around(vma, leaf);
             }
             return Step::Done;

@@ -34,14 +34,14 @@ const _: () = assert!(AROUND / PAGE_SIZE as u64 <= FaultAround::MOST as u64);
 impl FaultState<'_> {
     /// Returns the pages of the file that a load of `page` may map with it: those in the window
     /// around it that the mapping has in this leaf, where the gate is open.
-    pub(crate) fn pages_around(&self, vma: &Vma, page: u64, copy: bool) -> Range<u64> {
-        if copy || self.what.access.writes() || vma.reading == Reading::Random {
+    pub(crate) fn pages_around(&self, vma: &Vma, page: u64) -> Range<u64> {
+        if self.what.access.writes() || vma.reading == Reading::Random {
             return page..page + 1;
         }
         let window = self.at.0 & !(AROUND - 1);
         let start = window.max(vma.start).max(self.around.start);
         let end = (window + AROUND).min(vma.end).min(self.around.end);
-        vma.file_page(start)..vma.file_page(end - 1) + 1
+        vma.file_page(start)..vma.file_page(end)
     }
 
     /// Maps the zero frame over the page, and over the holes around it where nothing is mapped yet.
@@ -60,7 +60,7 @@ impl FaultState<'_> {
         }
         let zero = zero::word(self.space, self.validity());
         // The gate may have closed on some of the holes since the store named them.
-        let near = self.pages_around(vma, page, false);
+        let near = self.pages_around(vma, page);
         for other in holes.start.max(near.start)..holes.end.min(near.end) {
             let place = (slot as u64 + other).wrapping_sub(page) as usize;
             if other != page {
@@ -76,7 +76,7 @@ impl FaultState<'_> {
             unreachable!("a page of it was mapped just now")
         };
         let (page, file) = (*page, &*block.core);
-        let near = self.pages_around(vma, page, false);
+        let near = self.pages_around(vma, page);
         let words = self.nodes().words(leaf);
         let slot = table::slot_index(self.at.0, 0) as u64;
         let word = |other: u64| &words[(slot + other).wrapping_sub(page) as usize];
