@@ -25,10 +25,11 @@
 
 use std::ops::Range;
 
-use crate::space::core::address::{LEAF_BYTES, slot_index};
+use crate::FrameId;
+use crate::space::core::address::LEAF_BYTES;
 use crate::space::core::space::SpaceInner;
 use crate::space::core::structure::Structure;
-use crate::space::table::nodes::{Detached, Leaf};
+use crate::space::table::nodes::Detached;
 use crate::space::table::pte::{self, Pte};
 use crate::space::table::shadow::Borrower;
 use crate::space::vma::area::{Backing, Vma};
@@ -71,20 +72,20 @@ fn take_words(space: &SpaceInner, range: &Range<u64>) -> Option<Detached> {
     let paths = space.paths.lock();
     // If there is no leaf, there is nothing to drop. A leaf that is linked meanwhile may be in
     // a shared node.
-    let parts = parts_by_leaf(range).map(|part| (nodes.find(part.start), part));
-    let parts = parts.filter_map(|(leaf, part)| Some((leaf?, part)));
-    let parts: Vec<(Leaf, Range<u64>)> = parts.collect();
-    let is_left = |leaf: &Leaf| !leaf.exclusive || nodes.is_coalesced(leaf.frame);
-    if parts.iter().any(|(leaf, _)| is_left(leaf)) {
-        return None;
-    }
+    let starts = nodes.leaves(range);
+    let own = |at: &u64| {
+        nodes
+            .find_exclusive(*at)
+            .filter(|leaf| !nodes.is_coalesced(*leaf))
+    };
+    let leaves: Vec<FrameId> = starts.iter().map(own).collect::<Option<_>>()?;
     let mut taken = Detached::default();
-    for (leaf, part) in parts {
+    for (start, leaf) in starts.into_iter().zip(leaves) {
         // The leaf takes over the pages that it alone borrows: if they were dropped here
         // without that, a shadow without a parent would keep them.
-        while nodes.collapse_shadow(leaf.frame, Borrower::Exclusive) {}
-        let slots = slot_index(part.start, 0)..=slot_index(part.end - 1, 0);
-        for word in &nodes.words(leaf.frame)[slots] {
+        while nodes.collapse_shadow(leaf, Borrower::Exclusive) {}
+        let end = range.end.min(start - start % LEAF_BYTES + LEAF_BYTES);
+        nodes.for_each_slot(&(start..end), |_, word| {
             if pte::load(word) != Pte::EMPTY {
                 failpoint!(Zap);
                 let page = pte::take(word);
@@ -92,20 +93,13 @@ fn take_words(space: &SpaceInner, range: &Range<u64>) -> Option<Detached> {
                     taken.pages.push(page);
                 }
             }
-        }
-        if nodes.borrows_in_vain(leaf.frame) {
-            taken.shadows.extend(nodes.part(leaf.frame));
+        });
+        if nodes.borrows_in_vain(leaf) {
+            taken.shadows.extend(nodes.part(leaf));
         }
     }
     drop((paths, section));
     Some(taken)
-}
-
-/// Splits a range by leaves.
-fn parts_by_leaf(range: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
-    let first = range.start - range.start % LEAF_BYTES;
-    let leaves = (first..range.end).step_by(LEAF_BYTES as usize);
-    leaves.map(|leaf| leaf.max(range.start)..(leaf + LEAF_BYTES).min(range.end))
 }
 
 /// Returns whether the range contains a whole leaf, which can be taken off as one.
