@@ -22,7 +22,7 @@ use crate::space::core::address::page_start;
 use crate::space::core::space::SpaceInner;
 use crate::space::table::nodes::Nodes;
 use crate::space::table::pte::{self, Holds, Pte, VALID_R, VALID_W};
-use crate::space::tlb::translator::Translator;
+use crate::space::tlb::translator::{Need, Translator};
 use crate::space::vma::cache::VmaCache;
 use crate::space::vma::protection::Protection;
 use crate::stats::Event;
@@ -49,7 +49,7 @@ pub(crate) fn store_by_short_way(
     vmas: &mut VmaCache,
     at: u64,
 ) -> Stored {
-    let Some(slot) = translator.slot_to_write(at) else {
+    let Some(slot) = translator.slot(at, Need::Write) else {
         return Stored::Changed;
     };
     if !space.gate.is_open_everywhere(&translator.sections)

@@ -282,7 +282,7 @@ impl<'space> FaultState<'space> {
             Step::Gate
         };
         if let Some(post) = self.forget.take() {
-            translator.forget(post);
+            translator.leaves.forget(post);
         }
         if let (Step::Done, Some(leaf)) = (&step, self.leaf) {
             let need = if self.what.access.writes() {

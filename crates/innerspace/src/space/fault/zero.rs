@@ -24,7 +24,7 @@
 use crate::FrameId;
 use crate::space::core::space::SpaceInner;
 use crate::space::table::pte::{self, Pte, VALID_R};
-use crate::space::tlb::translator::Translator;
+use crate::space::tlb::translator::{Need, Translator};
 use crate::space::vma::cache::VmaCache;
 use crate::space::vma::protection::Protection;
 use crate::stats::Event;
@@ -56,7 +56,7 @@ pub(crate) fn load_by_short_way(
     vmas: &mut VmaCache,
     at: u64,
 ) -> bool {
-    let Some(slot) = translator.slot_to_read(at) else {
+    let Some(slot) = translator.slot(at, Need::Read) else {
         return false;
     };
     if pte::load(slot) != Pte::EMPTY

@@ -216,7 +216,8 @@ pub(crate) enum Need {
 }
 
 impl Leaves {
-    pub(super) fn forget(&mut self, post: Post) {
+    /// Forgets the leaves that the message names.
+    pub(crate) fn forget(&mut self, post: Post) {
         match post {
             Post::All => {
                 self.note_forgotten();
@@ -342,23 +343,17 @@ impl Translator {
         Some(page)
     }
 
-    /// Returns the word of the page of `at`, if its leaf is remembered for stores and there is no
-    /// mail: the leaf stays exclusive to the space while the section is open. The caller is in a
+    /// Returns the word of the page of `at`, if its leaf is remembered for this need and there is
+    /// no mail. A leaf that is remembered for stores stays exclusive to the space while the section
+    /// is open; others may be shared, and their sharers' accessors may use them. The caller is in a
     /// section.
     #[inline(always)]
-    pub(crate) fn slot_to_write(&self, at: u64) -> Option<&AtomicU64> {
-        self.slot(at, &self.look().leaves.tags.write)
-    }
-
-    /// Returns the word of the page of `at`, if its leaf is remembered for loads and there is no
-    /// mail. Other spaces may share the leaf, and their accessors may use it.
-    #[inline(always)]
-    pub(crate) fn slot_to_read(&self, at: u64) -> Option<&AtomicU64> {
-        self.slot(at, &self.look().leaves.tags.read)
-    }
-
-    #[inline(always)]
-    pub(super) fn slot(&self, at: u64, tags: &[u64; LEAVES]) -> Option<&AtomicU64> {
+    pub(crate) fn slot(&self, at: u64, need: Need) -> Option<&AtomicU64> {
+        let tags = &self.look().leaves.tags;
+        let tags = match need {
+            Need::Write => &tags.write,
+            Need::Read | Need::Fetch => &tags.read,
+        };
         let word = self.place_of_words(at, tags)?.word(at);
         // SAFETY: as in `find`: the tag says whose leaf it is, and the section keeps the leaf and
         // stays open while `self` is borrowed.
@@ -407,11 +402,6 @@ impl Translator {
         if use_for == Need::Write || !known {
             self.fill(at, words, use_for);
         }
-    }
-
-    /// Forgets the leaves that the message names, as if it had been mail.
-    pub(crate) fn forget(&mut self, post: Post) {
-        self.leaves.forget(post);
     }
 
     /// Reads the mail and forgets the leaves that it names. The caller is in a section, and has not
