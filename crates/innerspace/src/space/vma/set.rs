@@ -207,25 +207,17 @@ impl VmaSet {
         self.change(range, keep, None)
     }
 
-    /// Splits ranges at the ends of `range`, applies `change` to each part inside, adds `new`, and
+    /// Splits ranges at the ends of `range`, applies `change` to each part inside, adds `put`, and
     /// merges.
     fn change(
         &mut self,
         range: &Range<u64>,
         change: impl Fn(Vma) -> Option<Vma>,
-        new: Option<Vma>,
+        put: Option<Vma>,
     ) -> Changed {
         // Neighbours that only touch may merge with the new range.
-        let left = self.tree.before(range.start);
-        let left = left.filter(|left| left.end == range.start);
-        let right = self.find(range.end);
-        let right = right.filter(|right| right.start == range.end);
-        let old: Vec<Vma> = left
-            .into_iter()
-            .chain(self.overlapping(range))
-            .chain(right)
-            .cloned()
-            .collect();
+        let near = range.start.saturating_sub(1)..range.end + 1;
+        let mut old: Vec<Vma> = self.overlapping(&near).cloned().collect();
         let mut parts: Vec<Vma> = Vec::with_capacity(old.len() + 3);
         for vma in &old {
             if vma.start < range.start {
@@ -239,21 +231,17 @@ impl VmaSet {
                 parts.push(vma.slice(vma.start.max(range.end)..vma.end));
             }
         }
-        if let Some(new) = new {
-            let place = parts.partition_point(|vma| vma.start < new.start);
-            parts.insert(place, new);
+        if let Some(put) = put {
+            let place = parts.partition_point(|vma| vma.start < put.start);
+            parts.insert(place, put);
         }
-        let mut merged: Vec<Vma> = Vec::with_capacity(parts.len());
+        let mut new: Vec<Vma> = Vec::with_capacity(parts.len());
         for part in parts {
-            match merged.last_mut() {
+            match new.last_mut() {
                 Some(last) if last.merges_with(&part) => last.end = part.end,
-                _ => merged.push(part),
+                _ => new.push(part),
             }
         }
-        self.replace(old, merged)
-    }
-
-    fn replace(&mut self, mut old: Vec<Vma>, mut new: Vec<Vma>) -> Changed {
         // A range at either end that is in both lists stays in the trees.
         let same = |(a, b): (&Vma, &Vma)| a.is_same(b);
         while old.last().zip(new.last()).is_some_and(same) {
