@@ -82,20 +82,15 @@ pub struct SpaceStats {
 
 fn kind_and_file(backing: &Backing) -> (MappingKind, Option<String>) {
     let (kind, name) = match backing {
-        Backing::Anonymous => (MappingKind::Anonymous, None),
-        Backing::File(file) => {
-            let kind = match file {
-                MappedFile::Cached(_) => MappingKind::File,
-                MappedFile::Direct(_) => MappingKind::Dax,
-            };
-            (kind, Some(file.name()))
-        }
+        Backing::Anonymous => return (MappingKind::Anonymous, None),
+        Backing::File(MappedFile::Cached(file)) => (MappingKind::File, file.name()),
+        Backing::File(MappedFile::Direct(file)) => (MappingKind::Dax, file.name()),
         Backing::Device(device) => match device.file() {
-            Some(file) => (MappingKind::Guarded, Some(file.core().name())),
-            None => (MappingKind::Device, None),
+            Some(file) => (MappingKind::Guarded, file.name()),
+            None => return (MappingKind::Device, None),
         },
     };
-    (kind, name.map(|name| name.to_string()))
+    (kind, Some(name.to_string()))
 }
 
 fn mapping_info(nodes: Nodes<'_>, vma: &Vma) -> MappingInfo {

@@ -290,16 +290,16 @@ impl Core {
             return None;
         }
         let paused = Paused::<S>::new(self);
+        if is_in_callback(paused.core.space.id) {
+            // The mail stays unread, so that the next access takes this path, too.
+            paused.core.fault = what.fault(FaultKind::Reentered, at);
+            return None;
+        }
         let page = paused.core.by_short_way(at, what);
         page.or_else(|| paused.core.find_page(at, what, S::WAIT))
     }
 
     fn find_page(&mut self, at: VirtAddr, what: What, wait: Wait) -> Option<Page> {
-        if is_in_callback(self.space.id) {
-            // The mail stays unread, so that the next access takes this path, too.
-            self.fault = what.fault(FaultKind::Reentered, at);
-            return None;
-        }
         loop {
             // If the gate is closed, the remembered leaves may still be right, but the pages they
             // lead to are being changed. Then the fault waits for the gate.
@@ -328,9 +328,6 @@ impl Core {
     /// section before and after the call.
     #[inline]
     fn by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
-        if is_in_callback(self.space.id) {
-            return None;
-        }
         let (translator, vmas) = (&self.translator, &mut self.vmas);
         let parted = match what.need() {
             Need::Write => match driver::store_by_short_way(&self.space, translator, vmas, at.0) {

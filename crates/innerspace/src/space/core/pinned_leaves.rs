@@ -17,12 +17,10 @@ const MANY_LEAVES: usize = 64;
 pub(crate) struct PinnedLeaves {
     /// The numbers of leaves that may have pinned pages.
     leaves: BTreeSet<u64>,
-    /// The number of leaves that had pinned pages at the last check.
+    /// The number of entries of both lists that were needed at the last check.
     live: usize,
     /// The frames of each pin with [`AtFork::Refuse`](crate::space::AtFork::Refuse).
     alone: Vec<Weak<[FrameId]>>,
-    /// The number of these pins that still existed at the last check.
-    alone_live: usize,
 }
 
 impl PinnedLeaves {
@@ -30,22 +28,17 @@ impl PinnedLeaves {
         self.leaves
             .extend(leaf_number(range.start)..=leaf_number(range.end - 1));
         if !is_copied {
-            if self.alone.len() > MANY_LEAVES.max(2 * self.alone_live) {
-                self.alone.retain(|frames| frames.strong_count() > 0);
-                self.alone_live = self.alone.len();
-            }
             self.alone.push(Arc::downgrade(frames));
         }
     }
 
     /// Returns whether it is time to check which leaves still have pinned pages.
     pub(crate) fn is_look_due(&self) -> bool {
-        self.leaves.len() > MANY_LEAVES.max(2 * self.live)
+        self.leaves.len() + self.alone.len() > MANY_LEAVES.max(2 * self.live)
     }
 
     /// Returns the frames that a fork may not copy.
-    pub(crate) fn not_copied(&mut self) -> BTreeSet<FrameId> {
-        self.alone.retain(|frames| frames.strong_count() > 0);
+    pub(crate) fn not_copied(&self) -> BTreeSet<FrameId> {
         let alone = self.alone.iter().filter_map(Weak::upgrade);
         alone.flat_map(|frames| frames.to_vec()).collect()
     }
@@ -73,7 +66,8 @@ impl PinnedLeaves {
             found.extend(pages);
             any
         });
-        self.live = self.leaves.len();
+        self.alone.retain(|frames| frames.strong_count() > 0);
+        self.live = self.leaves.len() + self.alone.len();
         found
     }
 }

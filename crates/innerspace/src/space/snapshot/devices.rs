@@ -1,7 +1,10 @@
 //! The state of a snapshot's devices.
 
+use std::collections::BTreeSet;
+
 use crate::group::{HeapBytes, LimitError, MayReclaim};
 use crate::space::core::space::SpaceInner;
+use crate::space::vma::area::{Backing, Vma};
 use crate::space::vma::device::DeviceRef;
 use crate::sync::Arc;
 use crate::sync::panics::Panics;
@@ -14,15 +17,22 @@ pub(crate) struct DeviceStates {
 }
 
 impl DeviceStates {
-    /// Asks the devices of a space, which is charged for the answers; `None` without a device. The
-    /// caller holds no lock.
+    /// Asks the devices of a space, which is charged for the answers: those that its snapshot maps,
+    /// each once; `None` without a device. The caller holds no lock.
     ///
     /// # Errors
     /// The space's group has no room.
     pub(crate) fn of(
         space: &SpaceInner,
-        devices: Vec<DeviceRef>,
+        snapshot: &SpaceInner,
     ) -> Result<Option<Arc<DeviceStates>>, LimitError> {
+        let mut known = BTreeSet::new();
+        let mut device_of = |vma: &Vma| match &vma.backing {
+            Backing::Device(device) => known.insert(device.address()).then(|| device.clone()),
+            Backing::Anonymous | Backing::File(_) => None,
+        };
+        let devices = snapshot.inside(|vmas| vmas.iter().filter_map(&mut device_of).collect());
+        let devices: Vec<DeviceRef> = devices;
         if devices.is_empty() {
             return Ok(None);
         }

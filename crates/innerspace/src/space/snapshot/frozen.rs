@@ -1,6 +1,5 @@
 //! The copies of a space: forking, taking a snapshot, reading from it, and going back to it.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::devices::DeviceStates;
@@ -10,10 +9,8 @@ use crate::group::{Group, LimitError};
 use crate::space::access::accessor::Accessor;
 use crate::space::change::fork;
 use crate::space::core::error::SpaceError;
-use crate::space::core::space::{Role, Space, SpaceInner};
+use crate::space::core::space::{Role, Space};
 use crate::space::report::SpaceStats;
-use crate::space::vma::area::Backing;
-use crate::space::vma::device::DeviceRef;
 use crate::sync::Arc;
 
 /// A space as it was at one moment: the same mappings and the same private bytes, while the
@@ -79,7 +76,7 @@ impl Space {
     pub fn freeze(&self) -> Result<Snapshot, SpaceError> {
         let role = Role::Frozen { of: self.0.id };
         let frozen = fork::copy(&self.0, &self.0.group, role)?;
-        let states = DeviceStates::of(&self.0, devices(&frozen.0))?;
+        let states = DeviceStates::of(&self.0, &frozen.0)?;
         Ok(Snapshot(frozen, states))
     }
 
@@ -112,21 +109,6 @@ impl Space {
     pub fn changed_since(&self, snapshot: &Snapshot) -> Result<Vec<Range<VirtAddr>>, SpaceError> {
         diff::differences("changed_since", &self.0, &snapshot.0.0)
     }
-}
-
-/// Returns the devices that are mapped, each once.
-fn devices(space: &SpaceInner) -> Vec<DeviceRef> {
-    space.inside(|vmas| {
-        let (mut found, mut known) = (Vec::new(), BTreeSet::new());
-        for vma in vmas.iter() {
-            if let Backing::Device(device) = &vma.backing
-                && known.insert(device.address())
-            {
-                found.push(device.clone());
-            }
-        }
-        found
-    })
 }
 
 impl Snapshot {
