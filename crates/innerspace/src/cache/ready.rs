@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use crate::cache::core::handle::Handle;
 use crate::cache::core::ready_list::Request;
-use crate::cache::errors::{FileError, StoreAction, store_panicked};
+use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::file::handle::PagedFile;
 use crate::cache::read::view::View;
 use crate::cache::wait::Wait;
@@ -83,16 +83,12 @@ impl Job for Take {
         };
         let core = &handle.core;
         let _here = core.cache.serving();
-        let mut result = None;
+        let bytes = (self.range.start, self.range.end - self.range.start);
         let mut panics = Panics::default();
-        panics.catch(|| result = Some(handle.view(self.range.clone(), Wait::Yes)));
-        panics.catch(|| {
-            // A result is set even if the store panicked, since the job is not run again.
-            request.settle(result.unwrap_or_else(|| {
-                let (at, len) = (self.range.start, self.range.end - self.range.start);
-                Err(core.store_error(StoreAction::Read, at, len, store_panicked()))
-            }));
-        });
+        // A result is set even if the store panicked, since the job is not run again.
+        let view = || handle.view(self.range.clone(), Wait::Yes);
+        let result = core.caught(&mut panics, StoreAction::Read, bytes, view);
+        panics.catch(|| request.settle(result));
         panics.go_on();
     }
 

@@ -30,21 +30,9 @@ use crate::cache::write::write_at::{check_range, end_operation, write_part};
 use crate::frame::FlagSet;
 use crate::store::SyncWhat;
 use crate::sync::atomic::Ordering;
+use crate::sync::panics::Panics;
 use crate::sync::{OnDrop, failpoint};
 use crate::units::{PAGE_SIZE, PageCount};
-
-/// Locked blocks that the store is punching. If this is dropped with blocks in it, the punch has
-/// failed, perhaps half-way, or has panicked.
-struct Punching<'f> {
-    file: &'f FileCore,
-    batch: Vec<Locked<'f>>,
-}
-
-impl Drop for Punching<'_> {
-    fn drop(&mut self) {
-        show_what_is_left(self.file, std::mem::take(&mut self.batch));
-    }
-}
 
 /// Cuts or lengthens the file. After an error of the store, nothing has changed.
 pub(super) fn set_len(core: &FileCore, new: u64) -> Result<(), FileError> {
@@ -84,12 +72,7 @@ fn extend(core: &FileCore, old: u64, new: u64) -> Result<(), FileError> {
 }
 
 fn resize_store(core: &FileCore, new: u64) -> Result<(), FileError> {
-    let store = core.store()?;
-    let _call = core.store_change();
-    let changing = core.writes.syncs.changing();
-    let result = store.set_len(new);
-    drop(changing);
-    result.map_err(|error| core.store_error(StoreAction::Resize, new, 0, error))?;
+    core.change_store(StoreAction::Resize, (new, 0), |store| store.set_len(new))?;
     core.blocks.stored.store(new, Ordering::Release);
     Ok(())
 }
@@ -223,18 +206,23 @@ fn punch_blocks(
     let mut next = blocks.start;
     while next < blocks.end {
         let start = next;
-        let mut punching = Punching {
-            file: core,
-            batch: lock_batch(core, &mut next, blocks.end),
-        };
+        let batch = lock_batch(core, &mut next, blocks.end);
         // A write that failed may have left the store longer than is known.
         let has_failed = |one: &Locked<'_>| one.meta().flags.load().contains(FlagSet::ERROR);
-        let known = match punching.batch.iter().any(has_failed) {
+        let known = match batch.iter().any(has_failed) {
             true => u64::MAX,
             false => core.blocks.stored.load(Ordering::Acquire),
         };
-        punch_store(core, start..next, known, alone)?;
-        drop_batch(core, std::mem::take(&mut punching.batch));
+        let mut panics = Panics::default();
+        let punch = || punch_store(core, start..next, known, alone);
+        let result = core.caught(&mut panics, StoreAction::Punch, (0, 0), punch);
+        match result {
+            Ok(()) => drop_batch(core, batch),
+            // The store may have punched some of them.
+            Err(_) => show_what_is_left(core, batch),
+        }
+        panics.go_on();
+        result?;
     }
     Ok(())
 }
@@ -271,25 +259,23 @@ pub(super) fn discard(core: &FileCore) -> Result<(), FileError> {
     // back.
     punch_again(core);
     take_doubted_back(core, Wait::Yes);
-    while_alone(core, |alone| discard_alone(core, alone))
-}
-
-fn discard_alone(core: &FileCore, alone: &InvalidateGuard<'_>) -> Result<(), FileError> {
-    let _cutting = cut_from(core, 0, alone);
-    core.wait_landed(&(0..u64::MAX));
-    // A store that does not answer makes the call fail here, before anything is forgotten. If it
-    // failed later, the file would be longer than the store.
-    let told = store_len(core)?;
-    let (given_up, is_over_unsynced) = core.dirty().all_dirty();
-    if is_over_unsynced {
-        // The store has older bytes of these blocks that it may still lose, and that could not be
-        // written to it again. Blocks that this sync leaves in doubt were written, and stay.
-        sync_store(core, SyncWhat::Data)?;
-    }
-    for run in given_up {
-        remove_blocks(core, run);
-    }
-    adopt_store_len(core, unwritten_end(core), Some(told))
+    while_alone(core, |alone| {
+        let _cutting = cut_from(core, 0, alone);
+        core.wait_landed(&(0..u64::MAX));
+        // A store that does not answer makes the call fail here, before anything is forgotten. If
+        // it failed later, the file would be longer than the store.
+        let told = store_len(core)?;
+        let (given_up, is_over_unsynced) = core.dirty().all_dirty();
+        if is_over_unsynced {
+            // The store has older bytes of these blocks that it may still lose, and that could not
+            // be written to it again. Blocks that this sync leaves in doubt were written, and stay.
+            sync_store(core, SyncWhat::Data)?;
+        }
+        for run in given_up {
+            remove_blocks(core, run);
+        }
+        adopt_store_len(core, unwritten_end(core), Some(told))
+    })
 }
 
 /// Returns the end of the last block that the store may not have, or the end of the file if that is
@@ -316,21 +302,15 @@ pub(super) fn invalidate(core: &FileCore, blocks: Range<u64>) -> Result<PageCoun
     if is_unsynced || core.blocks.extents.lock().punched.meets(blocks.clone()) {
         sync_store(core, SyncWhat::Data)?;
     }
-    while_alone(core, |alone| invalidate_alone(core, blocks, alone))
-}
-
-fn invalidate_alone(
-    core: &FileCore,
-    blocks: Range<u64>,
-    _alone: &InvalidateGuard<'_>,
-) -> Result<PageCount, FileError> {
-    core.wait_landed(&(0..u64::MAX));
-    // The version is accepted before anything is forgotten: a change that comes later is noticed
-    // later.
-    core.accept_version()?;
-    let dropped = forget_clean(core, blocks);
-    adopt_store_len(core, unwritten_end(core), None)?;
-    Ok(PageCount(dropped << core.id.order))
+    while_alone(core, |_alone| {
+        core.wait_landed(&(0..u64::MAX));
+        // The version is accepted before anything is forgotten: a change that comes later is
+        // noticed later.
+        core.accept_version()?;
+        let dropped = forget_clean(core, blocks);
+        adopt_store_len(core, unwritten_end(core), None)?;
+        Ok(PageCount(dropped << core.id.order))
+    })
 }
 
 /// Makes the file as long as the store is now, but at least `kept` bytes. `told` is the store's
@@ -373,10 +353,7 @@ fn adopt_store_len(core: &FileCore, kept: u64, told: Option<u64>) -> Result<(), 
 }
 
 fn store_len(core: &FileCore) -> Result<u64, FileError> {
-    let store = core.store()?;
-    let _call = core.store_call();
-    let len = store.len();
-    let len = len.map_err(|error| core.store_error(StoreAction::Query, 0, 0, error))?;
+    let len = core.query_store(&(0..0), |store| store.len())?;
     Ok(len.min(MAX_SIZE))
 }
 

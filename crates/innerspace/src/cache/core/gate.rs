@@ -15,13 +15,15 @@
 //! operation that found no memory releases its locks, makes room, and tries again ([`with_room`]).
 
 use std::io;
+use std::ops::Range;
 
 use crate::cache::core::FileCore;
-use crate::cache::errors::{FileError, StoreAction};
+use crate::cache::errors::{FileError, StoreAction, store_panicked};
 use crate::exec::reentry::{self, Inside, is_outermost};
 use crate::group::{GroupId, SetAside};
 use crate::reclaim::{Io, Pool, StoreScope, Trial};
-use crate::store::{FileAccess, Version};
+use crate::store::{FileAccess, Store, uninterrupted};
+use crate::sync::panics::Panics;
 use crate::sync::{Apart, Arc};
 use crate::units::PageCount;
 
@@ -52,18 +54,57 @@ impl FileCore {
         self.begin_call(None)
     }
 
-    /// Begins a call that changes the store. The call may use the pages that were set aside, which
-    /// reads may not: with these, dirty blocks can be written when there is no other memory.
-    pub(crate) fn store_change(&self) -> StoreCall {
-        self.begin_call(self.store.aside.clone())
-    }
-
     fn begin_call(&self, aside: Option<Arc<SetAside>>) -> StoreCall {
         StoreCall {
             _call: Inside::store_call(self.address(), self.store.uses_files.clone()),
             _scope: self.pool.store_scope(aside),
             _apart: Apart::begin(),
         }
+    }
+
+    /// Asks the file's store about some of its bytes, again if the call is interrupted.
+    pub(crate) fn query_store<T>(
+        &self,
+        bytes: &Range<u64>,
+        mut query: impl FnMut(&dyn Store) -> io::Result<T>,
+    ) -> Result<T, FileError> {
+        let store = self.store()?;
+        let _call = self.store_call();
+        let (what, len) = (StoreAction::Query, bytes.end - bytes.start);
+        uninterrupted(|| query(&**store))
+            .map_err(|error| self.store_error(what, bytes.start, len, error))
+    }
+
+    /// Makes a call that changes the file's store, again if it is interrupted. The call may use the
+    /// pages that were set aside, which reads may not: with these, dirty blocks can be written when
+    /// there is no other memory. The error of a failure names the `len` bytes at `offset`.
+    pub(crate) fn change_store<T>(
+        &self,
+        what: StoreAction,
+        (offset, len): (u64, u64),
+        mut change: impl FnMut(&dyn Store) -> io::Result<T>,
+    ) -> Result<T, FileError> {
+        let store = self.store()?;
+        let _call = self.begin_call(self.store.aside.clone());
+        // A sync leaves nothing that a later one would have to cover.
+        let _changing = (what != StoreAction::Sync).then(|| self.writes.syncs.changing());
+        uninterrupted(|| change(&**store))
+            .map_err(|error| self.store_error(what, offset, len, error))
+    }
+
+    /// Does `work`, which calls the store. A panic of the store is an error of that call here. The
+    /// caller resumes it (`panics`) when it has dealt with the failure.
+    pub(crate) fn caught<T>(
+        &self,
+        panics: &mut Panics,
+        what: StoreAction,
+        (offset, len): (u64, u64),
+        work: impl FnOnce() -> Result<T, FileError>,
+    ) -> Result<T, FileError> {
+        let mut result = None;
+        panics.catch(|| result = Some(work()));
+        let panicked = || Err(self.store_error(what, offset, len, store_panicked()));
+        result.unwrap_or_else(panicked)
     }
 
     /// Whether this thread is in a call to the file's store.
@@ -231,17 +272,11 @@ impl FileCore {
 
     /// Asks the store for its version. A new one is noted, and recorded in the error sequence.
     pub(crate) fn ask_version(&self) -> Result<(), FileError> {
-        if self.version.is_told() && self.version.note(self.version_of_store()?) {
+        let version = |store: &dyn Store| store.version();
+        if self.version.is_told() && self.version.note(self.query_store(&(0..0), version)?) {
             self.writes.errors.record(self.changed_in_place());
         }
         Ok(())
-    }
-
-    fn version_of_store(&self) -> Result<Option<Version>, FileError> {
-        let store = self.store()?;
-        let _call = self.store_call();
-        let version = store.version();
-        version.map_err(|error| self.store_error(StoreAction::Query, 0, 0, error))
     }
 
     /// Accepts the store's present version. The caller knows that others may have changed the
@@ -249,7 +284,8 @@ impl FileCore {
     /// anew.
     pub(crate) fn accept_version(&self) -> Result<(), FileError> {
         if self.version.is_told() {
-            self.version.accept(self.version_of_store()?);
+            let now = self.query_store(&(0..0), |store| store.version())?;
+            self.version.accept(now);
         }
         Ok(())
     }

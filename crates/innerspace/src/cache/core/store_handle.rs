@@ -5,11 +5,10 @@
 //! table of open files stays until the call ends: the next open of the same store waits, instead of
 //! meeting that lock.
 
-use std::io;
 use std::ops::Deref;
 
 use crate::group::SetAside;
-use crate::store::{Store, SyncWhat, Version, uninterrupted};
+use crate::store::Store;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex, Weak};
 use crate::units::{MIB, PAGE_SHIFT};
@@ -19,38 +18,6 @@ pub(crate) struct StoreHandle {
     store: Arc<dyn Store>,
     /// Declared after the store, so that it is dropped after it.
     open: Arc<()>,
-}
-
-/// Calls that transfer no bytes. Each is retried when it is interrupted. Calls that transfer bytes
-/// are retried by the code that continues short transfers.
-impl StoreHandle {
-    pub(crate) fn len(&self) -> io::Result<u64> {
-        uninterrupted(|| self.store.len())
-    }
-
-    pub(crate) fn set_len(&self, len: u64) -> io::Result<()> {
-        uninterrupted(|| self.store.set_len(len))
-    }
-
-    pub(crate) fn sync(&self, what: SyncWhat) -> io::Result<()> {
-        uninterrupted(|| self.store.sync(what))
-    }
-
-    pub(crate) fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-        uninterrupted(|| self.store.punch(offset, len))
-    }
-
-    pub(crate) fn version(&self) -> io::Result<Option<Version>> {
-        uninterrupted(|| self.store.version())
-    }
-
-    pub(crate) fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
-        uninterrupted(|| self.store.next_data(offset))
-    }
-
-    pub(crate) fn next_hole(&self, offset: u64) -> io::Result<u64> {
-        uninterrupted(|| self.store.next_hole(offset))
-    }
 }
 
 impl Deref for StoreHandle {

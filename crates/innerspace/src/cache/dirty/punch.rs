@@ -6,29 +6,11 @@ use std::ops::Range;
 use crate::cache::core::FileCore;
 use crate::cache::core::locks::InvalidateGuard;
 use crate::cache::dirty::sync::sync_store;
-use crate::cache::errors::{FileError, StoreAction, store_panicked};
+use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::lookup::batch::lock_batch;
 use crate::store::{Accepted, SyncWhat};
 use crate::sync::failpoint;
-
-/// A punch that is made again. Dropping this enters its result in the error sequence. If there is
-/// no result, the store panicked.
-struct Again<'f> {
-    file: &'f FileCore,
-    result: Option<Result<(), FileError>>,
-}
-
-impl Drop for Again<'_> {
-    fn drop(&mut self) {
-        let panicked = || {
-            let (what, error) = (StoreAction::Punch, store_panicked());
-            Err(self.file.store_error(what, 0, 0, error))
-        };
-        if let Err(error) = self.result.take().unwrap_or_else(panicked) {
-            self.file.writes.errors.record(error);
-        }
-    }
-}
+use crate::sync::panics::Panics;
 
 /// Punches blocks in the store, up to the end of the file and the `known` end of the store. The
 /// caller has the file locked exclusively, and the locks of cached blocks.
@@ -46,14 +28,10 @@ pub(crate) fn punch_store(
         return Ok(());
     }
     let failed = core.blocks.extents.lock().punched.failed;
-    let punched = {
-        let store = core.store()?;
-        let _call = core.store_change();
-        let _changing = core.writes.syncs.changing();
-        store.punch(start, end - start)
-    };
+    let (what, bytes) = (StoreAction::Punch, (start, end - start));
+    let punched = core.change_store(what, bytes, |store| store.punch(start, end - start));
     failpoint!(Punched);
-    punched.map_err(|error| core.store_error(StoreAction::Punch, start, end - start, error))?;
+    punched?;
     if core.id.accepted == Accepted::UntilSync {
         let blocks = core.blocks_of(start..end);
         core.blocks.extents.lock().punched.note(blocks, failed);
@@ -68,13 +46,13 @@ pub(crate) fn punch_again(core: &FileCore) {
         return;
     }
     let alone = core.locks.alone(&core.blocks.index);
-    let lost = core.blocks.extents.lock().punched.lost_in(0..u64::MAX);
-    let mut again = Again {
-        file: core,
-        result: None,
-    };
-    let mut runs = lost.into_iter();
-    again.result = Some(runs.try_for_each(|run| punch_lost(core, run, &alone)));
+    let mut lost = core.blocks.extents.lock().punched.lost_in(0..u64::MAX).into_iter();
+    let mut panics = Panics::default();
+    let punch = || lost.try_for_each(|run| punch_lost(core, run, &alone));
+    if let Err(error) = core.caught(&mut panics, StoreAction::Punch, (0, 0), punch) {
+        core.writes.errors.record(error);
+    }
+    panics.go_on();
 }
 
 /// Like [`punch_again`], for one range, a batch of cached blocks at a time.

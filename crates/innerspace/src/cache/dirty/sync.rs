@@ -9,48 +9,23 @@
 //!
 //! `sync_turns` makes sure that syncs of a file run one at a time.
 
-use std::io;
 use std::time::Duration;
 
 use crate::cache::core::FileCore;
 use crate::cache::dirty::index::Dirty;
 use crate::cache::dirty::marks::{count_behind, dirty_entry, list_flushable, mark_dirty_as};
 use crate::cache::dirty::sync_turns::Running;
-use crate::cache::errors::{FileError, StoreAction, store_panicked};
+use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::lookup::block::Locked;
 use crate::cache::lookup::get::Get;
 use crate::cache::wait::Wait;
 use crate::store::{Accepted, SyncWhat};
 use crate::sync::failpoint;
+use crate::sync::panics::Panics;
 use crate::units::FrameId;
 
 /// How long eviction waits for a sync that another thread began. The bound is for stores that hang.
 const OTHERS_WAIT: Duration = Duration::from_millis(500);
-
-/// A call to the store that makes accepted blocks durable. If this is dropped, the call has failed,
-/// or, without an error, panicked.
-struct Unsure<'f> {
-    file: &'f FileCore,
-    error: Option<io::Error>,
-}
-
-impl Drop for Unsure<'_> {
-    fn drop(&mut self) {
-        if self.file.id.accepted == Accepted::UntilSync {
-            // Blocks accepted since the sync began are put in doubt as well: the store may have
-            // dropped any of them.
-            let mut dirty = self.file.dirty();
-            list_flushable(self.file, &mut dirty);
-            dirty.doubt_accepted();
-            count_behind(self.file, &mut dirty);
-            drop(dirty);
-            self.file.blocks.extents.lock().punched.sync_failed();
-        }
-        let error = self.error.take().unwrap_or_else(store_panicked);
-        let error = self.file.store_error(StoreAction::Sync, 0, 0, error);
-        self.file.writes.errors.record(error);
-    }
-}
 
 /// Makes accepted blocks durable. A failure is entered in the error sequence, and blocks that
 /// it leaves in doubt become dirty again. The caller has no block locked.
@@ -67,21 +42,13 @@ fn run_sync(
     what: SyncWhat,
     mode: Wait,
 ) -> Result<(), FileError> {
-    let store = core.store()?;
     let through = core.dirty().last_acceptance();
     let punched = core.blocks.extents.lock().punched.begin_sync();
     let changes = core.writes.syncs.changes();
-    let mut unsure = Unsure {
-        file: core,
-        error: None,
-    };
-    let result = {
-        let _call = core.store_change();
-        store.sync(what)
-    };
-    match result {
+    let mut panics = Panics::default();
+    let sync = || core.change_store(StoreAction::Sync, (0, 0), |store| store.sync(what));
+    match core.caught(&mut panics, StoreAction::Sync, (0, 0), sync) {
         Ok(()) => {
-            std::mem::forget(unsure);
             let mut dirty = core.dirty();
             dirty.synced(through);
             count_behind(core, &mut dirty);
@@ -89,12 +56,23 @@ fn run_sync(
             core.blocks.extents.lock().punched.synced(punched);
             running.good = Some((what, changes));
         }
+        Err(closed @ FileError::Closed { .. }) => return Err(closed),
         Err(error) => {
-            unsure.error = Some(error);
+            if core.id.accepted == Accepted::UntilSync {
+                // Blocks accepted since the sync began are put in doubt as well: the store may
+                // have dropped any of them.
+                let mut dirty = core.dirty();
+                list_flushable(core, &mut dirty);
+                dirty.doubt_accepted();
+                count_behind(core, &mut dirty);
+                drop(dirty);
+                core.blocks.extents.lock().punched.sync_failed();
+            }
             // The failure is recorded before other threads sync: their syncs may succeed, and
             // they have to report it.
-            drop(unsure);
+            core.writes.errors.record(error);
             drop(running);
+            panics.go_on();
             failpoint!(SyncFailed);
             take_doubted_back(core, mode);
         }

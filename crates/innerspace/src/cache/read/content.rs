@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::cache::core::FileCore;
-use crate::cache::errors::{FileError, StoreAction};
+use crate::cache::errors::FileError;
 use crate::cache::read::holes::Content;
 use crate::sync::atomic::Ordering;
 
@@ -27,17 +27,11 @@ pub(crate) fn content(core: &FileCore, block: u64) -> Result<Content, FileError>
     }
     let bytes = stored_bytes(core, block);
     let cuts = core.blocks.extents.lock().cuts;
-    let store = core.store()?;
-    let _call = core.store_call();
-    let wrap = |error| {
-        let len = bytes.end - bytes.start;
-        core.store_error(StoreAction::Query, bytes.start, len, error)
-    };
-    let next_data = store.next_data(bytes.start).map_err(wrap)?;
+    let next_data = core.query_store(&bytes, |store| store.next_data(bytes.start))?;
     let data_start = next_data.unwrap_or(u64::MAX);
     if data_start >= bytes.end {
         // A store that was cut short has no data there either. The read will detect that.
-        let len = store.len().map_err(wrap)?;
+        let len = core.query_store(&bytes, |store| store.len())?;
         if len < bytes.end {
             return Ok(Content::Data);
         }
@@ -45,7 +39,7 @@ pub(crate) fn content(core: &FileCore, block: u64) -> Result<Content, FileError>
         core.blocks.extents.lock().remember_hole(hole, cuts);
         return Ok(Content::Hole);
     }
-    let hole_start = store.next_hole(data_start).map_err(wrap)?;
+    let hole_start = core.query_store(&bytes, |store| store.next_hole(data_start))?;
     // From here to the data there is a hole inside the block, which is read as zeros with the
     // rest.
     core.blocks.extents.lock().data = bytes.start..hole_start.max(bytes.end);

@@ -23,7 +23,7 @@ use std::ops::Range;
 use crate::cache::core::FileCore;
 use crate::cache::core::counters::count;
 use crate::cache::core::store_handle::StoreHandle;
-use crate::cache::errors::{FileError, StoreAction, store_panicked};
+use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::lookup::block::{BlockRef, NewBlock};
 use crate::cache::read::content::stored_bytes;
 use crate::exec::{Entry, Job, Stage, Turn, is_in_job};
@@ -34,7 +34,7 @@ use crate::store::{
     Batch, Operation, Own, Request, Store, StoreError, Transfer, read_vectored_or_eof,
 };
 use crate::sync::Arc;
-use crate::sync::panics::caught;
+use crate::sync::panics::{Panics, caught};
 use crate::units::FrameId;
 
 /// The part of every limit that requests in flight may take.
@@ -148,28 +148,19 @@ impl Fill {
 
     /// Reads the missing bytes by the store's plain calls, in this thread.
     fn read_here(mut self) {
-        let core = self.core.clone();
-        let store = match core.store() {
-            Ok(store) => store,
-            Err(error) => {
-                let blocks = self.blocks();
-                return self.end((0..blocks).map(|_| Some(error.clone())).collect());
-            }
-        };
-        let read = caught(|| {
-            let (first, fills) = (self.first(), self.fills.as_mut().expect("not over"));
+        let (core, first, blocks) = (self.core.clone(), self.first(), self.blocks() as usize);
+        let (what, bytes) = (
+            StoreAction::Read,
+            (first << core.block_shift(), self.wanted as u64),
+        );
+        let mut panics = Panics::default();
+        let read = core.caught(&mut panics, what, bytes, || {
+            let (store, fills) = (core.store()?, self.fills.as_mut().expect("not over"));
             let _call = core.store_call();
-            core.read_fills(&**store, fills, first, self.done, self.wanted)
+            Ok(core.read_fills(&**store, fills, first, self.done, self.wanted))
         });
-        let errors = read.unwrap_or_else(|panic| {
-            std::mem::forget(panic);
-            let blocks = self.blocks();
-            (0..blocks)
-                .map(|_| Some(self.error(store_panicked())))
-                .collect()
-        });
-        drop(store);
-        self.end(errors);
+        panics.forget();
+        self.end(read.unwrap_or_else(|error| vec![Some(error); blocks]));
     }
 
     /// Ends the request: each block becomes a block of the file and up to date, or is taken out
