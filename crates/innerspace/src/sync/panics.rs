@@ -35,6 +35,11 @@ impl Panics {
         }
     }
 
+    /// Whether a panic was caught.
+    pub(crate) fn is_any(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Discards the panic. The panic hook has reported it, and no caller is to see it.
     pub(crate) fn forget(self) {
         forget(self.0);

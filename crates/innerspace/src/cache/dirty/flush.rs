@@ -1,33 +1,26 @@
 //! Writes a part of what is dirty in a file: for the flusher, in the lane of the file, or for a
 //! request that needs memory.
 
-use crate::cache::dirty::limits::has_too_much_dirty;
-use crate::cache::dirty::sync::{sync_if_wanted, take_doubted_back};
-use crate::cache::dirty::write_depth::write_in_depth;
-use crate::cache::dirty::writeback::{RunEnd, max_run};
-
 use crate::cache::core::FileCore;
 use crate::cache::dirty::index::WriteReason;
+use crate::cache::dirty::limits::has_too_much_dirty;
+use crate::cache::dirty::sync::{sync_if_wanted, take_doubted_back};
+use crate::cache::dirty::write_depth::write_range;
+use crate::cache::dirty::writeback::{RunEnd, max_run};
 use crate::cache::wait::Wait;
 use crate::exec::Turn;
 use crate::reclaim::{FlushRequest, LeftFlush};
 
-/// Like [`write_range`](crate::cache::dirty::writeback::write_range) over the whole file, but
-/// begins where the last call ended: so a block that is written again and again does not keep those
+/// Like [`write_range`] over the whole file, but begins where the last call ended: so a block that is written again and again does not keep those
 /// after it waiting.
 pub(crate) fn write_onwards(core: &FileCore, reason: WriteReason, max_blocks: u64) -> RunEnd {
     let end_block = core.end_block();
     let from = core.writes.next_block().min(end_block);
-    let mut total = write_in_depth(core, from..end_block, reason, max_blocks);
+    let mut total = write_range(core, from..end_block, reason, Wait::Yes, max_blocks);
     if total.written == 0 && total.failed == 0 && from > 0 {
-        total = write_in_depth(core, 0..from, reason, max_blocks);
+        total = write_range(core, 0..from, reason, Wait::Yes, max_blocks);
     }
-    let next = if total.next >= end_block {
-        0
-    } else {
-        total.next
-    };
-    core.writes.set_next_block(next);
+    core.writes.set_next_block(total.next % end_block);
     total
 }
 

@@ -4,7 +4,7 @@
 //! - `state`: flushes, and barriers between blocks
 //! - `marks`: marking blocks dirty and clean, and the counts of their groups
 //! - `limits`, `room`: how much may be unwritten, for each group; which thread writes it then
-//! - `writeback`, `write_depth`: writing one run; writing several at once
+//! - `writeback`, `write_depth`: writing one run; writing a range, several runs at once
 //! - `flush`: writing a part of what is dirty, for the flusher or for memory
 //! - `write_backoff`: how often a failing store is tried again
 //! - `sync_turns`, `sync`: the order of syncs; one sync of the store, and what a failed one costs
@@ -24,5 +24,5 @@ pub(crate) mod sync;
 pub(crate) mod sync_file;
 pub(crate) mod sync_turns;
 pub(crate) mod write_backoff;
-mod write_depth;
-pub(crate) mod writeback;
+pub(crate) mod write_depth;
+mod writeback;

@@ -46,7 +46,13 @@ pub(crate) fn punch_again(core: &FileCore) {
         return;
     }
     let alone = core.locks.alone(&core.blocks.index);
-    let mut lost = core.blocks.extents.lock().punched.lost_in(0..u64::MAX).into_iter();
+    let mut lost = core
+        .blocks
+        .extents
+        .lock()
+        .punched
+        .lost_in(0..u64::MAX)
+        .into_iter();
     let mut panics = Panics::default();
     let punch = || lost.try_for_each(|run| punch_lost(core, run, &alone));
     if let Err(error) = core.caught(&mut panics, StoreAction::Punch, (0, 0), punch) {

@@ -7,7 +7,7 @@ use crate::cache::dirty::index::{WriteReason, WriteRules};
 use crate::cache::dirty::marks::rules;
 use crate::cache::dirty::punch::punch_again;
 use crate::cache::dirty::sync::{sync_store, take_doubted_back};
-use crate::cache::dirty::write_depth::write_in_depth;
+use crate::cache::dirty::write_depth::write_range;
 use crate::cache::dirty::writeback::RunEnd;
 use crate::cache::errors::{FileError, HeldReason};
 use crate::cache::map::mappers::Revoke;
@@ -72,7 +72,7 @@ pub(crate) fn sync_blocks(
 fn write_dirty_now(core: &FileCore, blocks: &Range<u64>) -> RunEnd {
     let end = core.dirty().last().map_or(0, |last| last + 1);
     let blocks = blocks.start..blocks.end.min(end);
-    write_in_depth(core, blocks, WriteReason::Sync, u64::MAX)
+    write_range(core, blocks, WriteReason::Sync, Wait::Yes, u64::MAX)
 }
 
 /// Returns the error for a writer if all dirty blocks are held back.

@@ -1,21 +1,22 @@
-//! Writes several runs of dirty blocks concurrently.
+//! Writes the dirty blocks of a range, run by run, and several runs concurrently.
 //!
-//! In a sync of more than one run, jobs in the file's lane write together with the caller: as many
+//! If there is more than one run, jobs in the file's lane write together with the caller: as many
 //! as the calls that the store serves at a time, as long as the memory that they hold is a small
-//! part of the nearest limit. Each job claims the next run, which no other job gets, and writes it
-//! as if it were alone. The caller claims runs as well, so that all are written even if no thread
-//! is free. At the end, the caller waits for runs that jobs have claimed, but not for jobs that
-//! have not begun. A file whose writes are ordered has one run in flight.
+//! part of the nearest limit. Each thread claims the next run, which no other thread gets, and
+//! writes it as if it were alone. The caller claims runs as well, so that all are written even if
+//! no thread is free. At the end, the caller waits for runs that jobs have claimed, but not for
+//! jobs that have not begun. A file whose writes are ordered has one run in flight.
 
 use std::ops::Range;
 
 use crate::cache::core::FileCore;
 use crate::cache::dirty::index::{WriteOrder, WriteReason};
 use crate::cache::dirty::marks::rules;
-use crate::cache::dirty::writeback::{RunEnd, max_run, write_range};
+use crate::cache::dirty::writeback::{RunEnd, max_run, write_blocks};
 use crate::cache::read::requests::FLIGHT_PART;
 use crate::cache::wait::Wait;
 use crate::exec::Turn;
+use crate::sync::panics::Panics;
 use crate::sync::{Arc, Condvar, Mutex};
 
 /// The most jobs that write in addition to the caller. More would not keep a disk any busier.
@@ -29,7 +30,7 @@ struct Spread {
 }
 
 struct State {
-    /// The blocks that no job has claimed.
+    /// The blocks that no thread has claimed.
     left: Range<u64>,
     /// The number of blocks that may still be claimed.
     allowed: u64,
@@ -38,37 +39,16 @@ struct State {
     total: RunEnd,
 }
 
-/// A run that its holder has to write. Dropping this ends the run.
-struct Claim<'s> {
-    spread: &'s Spread,
-    blocks: Range<u64>,
-    end: RunEnd,
-}
-
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        let mut state = self.spread.state.lock();
-        state.claimed -= 1;
-        state.total.written += self.end.written;
-        state.total.failed += self.end.failed;
-        drop(state);
-        self.spread.ended.notify_all();
-    }
-}
-
 impl Spread {
-    /// Claims the next run of at most `most` blocks, as `next_run` finds it.
-    fn claim(
-        &self,
-        most: u64,
-        next_run: impl FnOnce(Range<u64>, u64) -> Range<u64>,
-    ) -> Option<Claim<'_>> {
+    /// Claims the next run.
+    fn claim(&self, core: &FileCore, reason: WriteReason) -> Option<Range<u64>> {
         let mut state = self.state.lock();
-        let most = most.min(state.allowed);
+        let most = max_run(core, reason).min(state.allowed);
         if most == 0 {
             return None;
         }
-        let blocks = next_run(state.left.clone(), most);
+        let rules = rules(core, reason);
+        let blocks = core.dirty().next_run(state.left.clone(), most, &rules);
         if blocks.is_empty() {
             state.left.start = state.left.end;
             return None;
@@ -76,92 +56,98 @@ impl Spread {
         state.left.start = blocks.end;
         state.allowed -= blocks.end - blocks.start;
         state.claimed += 1;
-        Some(Claim {
-            spread: self,
-            blocks,
-            end: RunEnd::default(),
-        })
+        Some(blocks)
     }
 
-    /// Stops the claiming of runs: a write for this reason ends at the first failure.
-    fn give_up(&self) {
-        self.state.lock().allowed = 0;
-    }
-
-    /// Returns the totals, once every claimed run has ended.
-    fn wait_ended(&self) -> RunEnd {
-        let mut state = self.state.lock();
-        while state.claimed > 0 {
-            state = self.ended.wait(state);
-        }
-        RunEnd {
-            next: state.left.start,
-            ..state.total
+    /// Claims and writes runs until there are none left. Unless a sync asks for the write, no
+    /// thread claims any more after a run of which nothing could be written.
+    fn write(&self, core: &FileCore, reason: WriteReason, mode: Wait) {
+        while let Some(blocks) = self.claim(core, reason) {
+            let (mut end, mut panics) = (RunEnd::default(), Panics::default());
+            panics.catch(|| end = write_blocks(core, blocks, reason, mode));
+            let mut state = self.state.lock();
+            state.claimed -= 1;
+            state.total.written += end.written;
+            state.total.failed += end.failed;
+            state.total.refused += end.refused;
+            if reason != WriteReason::Sync && end.written == 0 && end.failed > 0 {
+                state.allowed = 0;
+            }
+            drop(state);
+            self.ended.notify_all();
+            panics.go_on();
         }
     }
 }
 
-/// Like [`write_range`], with several runs in flight. The caller holds no lock of a
-/// block.
-pub(crate) fn write_in_depth(
+/// Writes every block in `blocks` that is dirty now and may be written, but at most `max_blocks`.
+/// Unless a sync asks for the write, a file is skipped for a while after a failure. The caller
+/// holds no lock of a block, or does not wait (`mode`).
+pub(crate) fn write_range(
     core: &FileCore,
     blocks: Range<u64>,
     reason: WriteReason,
+    mode: Wait,
     max_blocks: u64,
 ) -> RunEnd {
-    let run = max_run(core, reason);
-    let helpers = helpers(core, run, max_blocks.min(core.dirty_blocks()));
-    let shared = match helpers {
-        0 => None,
-        _ => core.me.upgrade(),
+    let mut total = RunEnd {
+        next: blocks.start,
+        ..RunEnd::default()
     };
-    let Some(shared) = shared else {
-        return write_range(core, blocks, reason, Wait::Yes, max_blocks);
-    };
+    if reason != WriteReason::Sync && !core.writes.backoff.may_try(core.pool.background.now()) {
+        return total;
+    }
     let spread = Arc::new(Spread {
         state: Mutex::new(State {
             left: blocks,
             allowed: max_blocks,
             claimed: 0,
-            total: RunEnd::default(),
+            total,
         }),
         ended: Condvar::new(),
     });
-    for _ in 0..helpers {
-        let (shared, spread) = (shared.clone(), spread.clone());
+    for _ in 0..helpers(core, reason, mode, max_blocks) {
+        let Some(shared) = core.me.upgrade() else {
+            break;
+        };
+        let spread = spread.clone();
         let help = Box::new(move || {
             let _here = shared.cache.serving();
-            write_claimed(&shared, &spread, reason, run);
+            spread.write(&shared, reason, mode);
         });
-        let lane = &core.store_calls;
-        core.cache.push(lane, Turn::Shared, help);
+        core.cache.push(&core.store_calls, Turn::Shared, help);
     }
-    write_claimed(core, &spread, reason, run);
-    spread.wait_ended()
+    spread.write(core, reason, mode);
+    let mut state = spread.state.lock();
+    while state.claimed > 0 {
+        state = spread.ended.wait(state);
+    }
+    total = RunEnd {
+        next: state.left.start,
+        ..state.total
+    };
+    drop(state);
+    // Memory that the files below the store lack is no failure of the store: the blocks are written
+    // later.
+    let (failed, now) = (total.failed - total.refused, core.pool.background.now());
+    core.writes.backoff.note(total.written, failed, now);
+    total
 }
 
-/// Claims and writes runs until there are none left.
-fn write_claimed(core: &FileCore, spread: &Spread, reason: WriteReason, run: u64) {
-    let rules = rules(core, reason);
-    let next_run = |left, most| core.dirty().next_run(left, most, &rules);
-    while let Some(mut claim) = spread.claim(run, next_run) {
-        let blocks = claim.blocks.clone();
-        claim.end = write_range(core, blocks, reason, Wait::Yes, u64::MAX);
-        let in_vain = claim.end.written == 0 && claim.end.failed > 0;
-        if reason != WriteReason::Sync && in_vain {
-            spread.give_up();
-        }
-    }
-}
-
-/// Returns how many jobs to start for this many dirty blocks in runs of `run`.
-fn helpers(core: &FileCore, run: u64, dirty: u64) -> u64 {
-    if core.id.write_order == WriteOrder::Ordered || !core.cache.workers.has_threads() {
+/// Returns how many jobs are to help a thread that writes at most this many blocks.
+fn helpers(core: &FileCore, reason: WriteReason, mode: Wait, most: u64) -> u64 {
+    let is_ordered = core.id.write_order == WriteOrder::Ordered;
+    if mode == Wait::No || is_ordered || !core.cache.workers.has_threads() {
         return 0;
     }
-    let others = dirty.div_ceil(run).saturating_sub(1);
+    let run = max_run(core, reason);
+    let others = most
+        .min(core.dirty_blocks())
+        .div_ceil(run)
+        .saturating_sub(1);
     let room = core.nearest_limit() / FLIGHT_PART / (run << core.block_shift());
     let calls = u64::from(core.store.at_a_time);
-    let most = room.min(calls).saturating_sub(1);
-    others.min(most).min(MOST_HELPERS)
+    others
+        .min(room.min(calls).saturating_sub(1))
+        .min(MOST_HELPERS)
 }

@@ -11,7 +11,7 @@ use crate::cache::core::counters::count;
 use crate::cache::dirty::flush::{flush_here, flush_in_its_lane};
 use crate::cache::dirty::index::WriteReason;
 use crate::cache::dirty::sync::{retain_synced, sync_before_eviction};
-use crate::cache::dirty::writeback::write_range;
+use crate::cache::dirty::write_depth::write_range;
 use crate::cache::lookup::block::{BlockRef, Locked};
 use crate::cache::map::mappers::Revoke;
 use crate::cache::wait::Wait;

@@ -283,7 +283,7 @@ fn end_writes(core: &FileCore, blocks: Range<u64>) -> Result<(), FileError> {
         if held.is_some_and(|held| held.meta().hold.load().is_wmapped())
             && let Some(locked) = core.find_lock(block, Get::NONE)?
         {
-            end_write_mappings(core, &locked);
+            end_write_mappings(core, std::slice::from_ref(&locked));
         }
     }
     Ok(())
@@ -364,7 +364,7 @@ impl<'f> LineUp<'f> {
                     self.take_frames()?;
                 }
                 if let Some(locked) = self.core.find_lock(block, Get::STABLE)? {
-                    end_write_mappings(self.core, &locked);
+                    end_write_mappings(self.core, std::slice::from_ref(&locked));
                     let locked = match block == self.placed {
                         true => {
                             let frame = self.frames.pop_front().expect("taken above");

@@ -169,7 +169,7 @@ impl Handle {
             let Some(locked) = core.find_lock(block, Get::NONE)? else {
                 continue;
             };
-            end_write_mappings(core, &locked);
+            end_write_mappings(core, std::slice::from_ref(&locked));
             if let Some(pinned) = Pinned::try_new(&core.pool, locked.frame(), inside.clone()) {
                 return Ok(View(pinned));
             }

@@ -1,6 +1,8 @@
 //! Operations on a cached block: ending its stores through mappings, clearing what is behind the
 //! end of the file, moving it to a new frame.
 
+use std::slice::from_ref;
+
 use crate::cache::core::FileCore;
 use crate::cache::core::counters::count;
 use crate::cache::errors::FileError;
@@ -14,20 +16,26 @@ use crate::stats::Event;
 use crate::sync::atomic::Ordering;
 use crate::units::PAGE_SIZE;
 
-/// Takes the right to store away from every mapping of a locked block, and waits until no
-/// access uses it.
-pub(crate) fn end_write_mappings(core: &FileCore, locked: &Locked<'_>) {
-    if locked.meta().hold.load().is_wmapped() {
-        core.revoke_and_wait(locked.block()..locked.block() + 1, Revoke::Write);
-        zero_past_end(core, locked);
-        locked.meta().hold.clear_wmapped();
+/// Takes the right to store away from every mapping of locked blocks, which are in ascending order,
+/// with one grace period for all: it waits until no access uses that right.
+pub(crate) fn end_write_mappings(core: &FileCore, locked: &[Locked<'_>]) {
+    let wmapped = |one: &&Locked<'_>| one.meta().hold.load().is_wmapped();
+    let Some(first) = locked.iter().find(wmapped).map(Locked::block) else {
+        return;
+    };
+    let last = locked.iter().rfind(wmapped).map_or(first, Locked::block);
+    core.revoke(first..last + 1, Revoke::Write);
+    core.grace();
+    for one in locked.iter().filter(wmapped) {
+        zero_past_end(core, one);
+        one.meta().hold.clear_wmapped();
     }
 }
 
 /// Clears bytes that were stored past the end of the file through mappings of a locked block,
 /// whose right to store has just been taken away. WMAPPED is still set, so there is no view of
 /// the block.
-pub(crate) fn zero_past_end(core: &FileCore, locked: &Locked<'_>) {
+fn zero_past_end(core: &FileCore, locked: &Locked<'_>) {
     let start = locked.block() << core.block_shift();
     let inside = core.size().saturating_sub(start).min(core.block_bytes()) as usize;
     if inside < core.block_bytes() as usize
@@ -133,7 +141,7 @@ pub(crate) fn zero_tail(core: &FileCore, size: u64) -> Result<(), FileError> {
         let Some(mut locked) = core.find_lock(block, Get::STABLE)? else {
             return Ok(());
         };
-        end_write_mappings(core, &locked);
+        end_write_mappings(core, from_ref(&locked));
         let first_past = size.div_ceil(PAGE_SIZE as u64);
         let pages = first_past..core.pages_in(block).end;
         if !pages.is_empty() && locked.meta().hold.load().mapped() > 0 {
