@@ -9,16 +9,15 @@
 use crate::cache::core::FileCore;
 use crate::cache::core::gate::ROOMS;
 use crate::cache::dirty::flush::write_some;
-use crate::cache::dirty::index::DirtyIndex;
-use crate::cache::dirty::marks::mark_dirty;
 use crate::cache::dirty::room::make_dirty_room;
 use crate::cache::dirty::sync::sync_for_room;
 use crate::cache::errors::FileError;
 use crate::cache::lookup::block::Locked;
 use crate::cache::lookup::get::{Basis, Get};
 use crate::cache::wait::Wait;
-use crate::cache::write::new_blocks::{insert_complete, publish_complete};
-use crate::cache::write::write_at::{check_range, end_operation, write_all};
+use crate::cache::write::in_place::zero_from;
+use crate::cache::write::new_blocks::{Source, insert_complete, publish_complete};
+use crate::cache::write::write_at::{End, check_range, end_operation, store_locked, write_all};
 use crate::exec::reentry::FileLocked;
 use crate::frame::Writing;
 use crate::reclaim::{AllocMode, note_failure};
@@ -66,7 +65,7 @@ fn append_all(
     let mut rounds = 0;
     loop {
         let before = *done;
-        match write_all(core, bytes, offset, done) {
+        match write_all(core, bytes, offset, done, End::Moves) {
             Err(FileError::Limit(_)) if *done > 0 && rounds < ROOMS => {
                 rounds = if *done > before { 1 } else { rounds + 1 };
                 write_some(core);
@@ -115,7 +114,7 @@ fn append_block(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<(), FileEr
     let block = offset >> core.block_shift();
     let frame = publish_complete(core, owned, block);
     let end = offset + bytes.len() as u64;
-    let may = |_: &DirtyIndex| core.mappers.is_empty() && core.holds(Basis::StoredUpTo(end));
+    let may = || core.mappers.is_empty() && core.holds(Basis::StoredUpTo(end));
     match insert_complete(core, block, &[frame], end, AllocMode::NoWait, may) {
         (1, _) => Ok(()),
         (_, result) => result.and(Err(core.would_block(offset))),
@@ -124,35 +123,23 @@ fn append_block(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<(), FileEr
 
 fn append_inside(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
     failpoint!(Appending);
-    let last = try_lock_last(core, offset)?;
-    // A write may have made the file longer meanwhile.
-    if core.size() != offset {
-        return Err(core.would_block(offset));
-    }
-    let Some(mut writing) = Writing::begin(core.frames(), last.frame()) else {
-        return Err(core.would_block(offset));
-    };
-    let inside = core.inside_block(offset) as usize;
-    writing.write(inside, bytes);
-    let mut end = inside + bytes.len();
-    if core.blocks.tail_left.swap(false, Ordering::AcqRel) {
-        // The tail is cleared here, because clearing it later for the old size would clear nothing.
-        writing.zero(end..core.block_bytes() as usize);
-        end = core.block_bytes() as usize;
-    }
-    drop(writing);
-    last.written_in_place(&(inside..end));
-    mark_dirty(core, last.block(), last.frame());
-    core.grow_to(offset + bytes.len() as u64);
-    Ok(())
-}
-
-/// Locks the file's last block, if it is cached, its lock is free, and it has no bytes past the end
-/// of the file, stored through a mapping, that have to be cleared.
-fn try_lock_last(core: &FileCore, offset: u64) -> Result<Locked<'_>, FileError> {
+    let would_block = || core.would_block(offset);
     let get = Get::ACCESSED | Get::WRITE | Get::STABLE | Get::NOWAIT;
-    match core.find_lock(offset >> core.block_shift(), get)? {
-        Some(last) if !last.meta().hold.load().is_wmapped() => Ok(last),
-        _ => Err(core.would_block(offset)),
+    let last = core.find_lock(offset >> core.block_shift(), get)?;
+    // Bytes past the end that were stored through a mapping would have to be cleared, and a write
+    // may have made the file longer meanwhile.
+    let fits = |last: &Locked<'_>| !last.meta().hold.load().is_wmapped() && core.size() == offset;
+    let last = last.filter(fits).ok_or_else(would_block)?;
+    let inside = core.inside_block(offset) as usize;
+    if core.blocks.tail_left.load(Ordering::Acquire) {
+        // The tail is cleared here, because clearing it later for the old size would clear nothing.
+        let writing = Writing::begin(core.frames(), last.frame()).ok_or_else(would_block)?;
+        zero_from(core, &last, writing, inside);
+        core.blocks.tail_left.store(false, Ordering::Release);
+    }
+    let inside = inside..inside + bytes.len();
+    match store_locked(core, last, inside, Source::Bytes(bytes), &mut None) {
+        true => Ok(()),
+        false => Err(would_block()),
     }
 }

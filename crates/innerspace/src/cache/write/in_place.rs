@@ -39,13 +39,40 @@ fn zero_past_end(core: &FileCore, locked: &Locked<'_>) {
     let start = locked.block() << core.block_shift();
     let inside = core.size().saturating_sub(start).min(core.block_bytes()) as usize;
     if inside < core.block_bytes() as usize
-        && let Some(mut writing) = Writing::begin(core.frames(), locked.frame())
+        && let Some(writing) = Writing::begin(core.frames(), locked.frame())
     {
-        let rest = inside..core.block_bytes() as usize;
-        writing.zero(rest.clone());
-        drop(writing);
-        locked.written_in_place(&rest);
+        zero_from(core, locked, writing, inside);
     }
+}
+
+/// Clears a locked block from byte `from` on.
+pub(super) fn zero_from(
+    core: &FileCore,
+    locked: &Locked<'_>,
+    mut writing: Writing<'_>,
+    from: usize,
+) {
+    let rest = from..core.block_bytes() as usize;
+    writing.zero(rest.clone());
+    drop(writing);
+    locked.written_in_place(&rest);
+}
+
+/// Begins to change a locked block's bytes, after moving it to `spare` if it is viewed. Returns
+/// `None` if it is viewed and there is no spare.
+pub(super) fn begin_writing<'f>(
+    core: &'f FileCore,
+    mut locked: Locked<'f>,
+    spare: &mut Option<PoolFrame<'_>>,
+) -> Option<(Locked<'f>, Writing<'f>)> {
+    let mut writing = Writing::begin(core.frames(), locked.frame());
+    if writing.is_none() {
+        locked = move_block(core, locked, spare.take()?);
+        // A view may be taken between the move and this second attempt: the lock excludes writers,
+        // not viewers.
+        writing = Writing::begin(core.frames(), locked.frame());
+    }
+    Some((locked, writing?))
 }
 
 /// Moves a locked block to another frame, and returns it locked; the old frame is left to its
@@ -138,7 +165,7 @@ pub(crate) fn zero_tail(core: &FileCore, size: u64) -> Result<(), FileError> {
         return Ok(());
     }
     loop {
-        let Some(mut locked) = core.find_lock(block, Get::STABLE)? else {
+        let Some(locked) = core.find_lock(block, Get::STABLE)? else {
             return Ok(());
         };
         end_write_mappings(core, from_ref(&locked));
@@ -148,30 +175,17 @@ pub(crate) fn zero_tail(core: &FileCore, size: u64) -> Result<(), FileError> {
             core.mappers.revoke(pages, Revoke::All);
             core.grace();
         }
-        let mut writing = Writing::begin(core.frames(), locked.frame());
-        if writing.is_none() {
-            let Some(frame) = spare.take() else {
-                drop(locked);
-                spare = match core.alloc(AllocMode::NoIo) {
-                    Ok(frame) => Some(frame),
-                    Err(_) if forget_clean(core, block..block + 1) > 0 => return Ok(()),
-                    Err(_) => Some(core.alloc(AllocMode::Wait)?),
-                };
-                continue;
-            };
-            locked = move_block(core, locked, frame);
-            writing = Writing::begin(core.frames(), locked.frame());
+        if let Some((locked, writing)) = begin_writing(core, locked, &mut spare) {
+            // Checked under the lock: a writer may have made the file longer meanwhile.
+            if core.size() == size {
+                zero_from(core, &locked, writing, tail);
+            }
+            return Ok(());
         }
-        let Some(mut writing) = writing else {
-            continue;
+        spare = match core.alloc(AllocMode::NoIo) {
+            Ok(frame) => Some(frame),
+            Err(_) if forget_clean(core, block..block + 1) > 0 => return Ok(()),
+            Err(_) => Some(core.alloc(AllocMode::Wait)?),
         };
-        // Checked under the lock: a writer may have made the file longer meanwhile.
-        let rest = tail..core.block_bytes() as usize;
-        if core.size() == size {
-            writing.zero(rest.clone());
-        }
-        drop(writing);
-        locked.written_in_place(&rest);
-        return Ok(());
     }
 }

@@ -35,10 +35,12 @@ use crate::cache::dirty::marks::{count_dirty, dirty_entry};
 use crate::cache::errors::FileError;
 use crate::cache::index::spare_nodes::SpareNodes;
 use crate::cache::lookup::get::Basis;
+use crate::cache::read::holes::Content;
 use crate::cache::write::in_place::clear_tail_before;
 use crate::frame::{Dropped, FlagSet, HoldState, OwnedFrame};
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::sync::atomic::Ordering;
+use crate::sync::panics::Panics;
 use crate::sys::copy::Quarter;
 use crate::units::{FrameId, PAGE_SIZE};
 
@@ -98,74 +100,14 @@ impl Source<'_> {
     }
 }
 
-/// Published blocks for the places from `first` on. The first `done` of them are in the index. Ends
-/// when it is dropped, even when a store panics when memory is reclaimed for places in the index:
-/// what is in the index is announced, and the rest freed.
-struct NewRun<'a> {
-    file: &'a FileCore,
-    first: u64,
-    frames: &'a [FrameId],
-    /// Whether nodes for them are waited for.
-    mode: AllocMode,
-    done: usize,
-}
-
-impl NewRun<'_> {
-    /// Returns the place of the next block.
-    fn next(&self) -> u64 {
-        self.first + self.done as u64
-    }
-}
-
-impl Drop for NewRun<'_> {
-    fn drop(&mut self) {
-        for frame in &self.frames[self.done..] {
-            take_back(self.file, *frame);
-        }
-        if self.done == 0 {
-            return;
-        }
-        let (file, blocks) = (self.file, self.first..self.next());
-        match self.mode {
-            // The caller has seen no mapping under the mutex of the index, and the faults of a
-            // later one see the blocks.
-            AllocMode::NoWait => file.cut_known_hole(&blocks),
-            // This is for a mapping that was made meanwhile; if the hole is not mapped, it costs
-            // nothing.
-            _ => file.end_hole_moved(blocks.clone()),
-        }
-        file.ready.filled(blocks);
-    }
-}
-
-/// Makes a block over a hole, with `source` in it and zeros around it.
-pub(crate) fn write_over_hole(
-    core: &FileCore,
-    block: u64,
-    inside: Range<usize>,
-    source: Source<'_>,
-    basis: Basis,
-) -> Result<bool, FileError> {
-    if core.mappers.is_empty() {
-        return write_new_block(core, block, inside, source, basis);
-    }
-    let end = (block << core.block_shift()) + inside.end as u64;
-    let made = core.create_over_hole(block, end, basis, |bytes| {
-        bytes[..inside.start].fill(0);
-        bytes[inside.end..].fill(0);
-        source.store_into(&mut bytes[inside]);
-    })?;
-    Ok(made.is_some())
-}
-
-/// Makes a block from `source` and zeros. Returns false if another thread made one first, or
-/// `basis` no longer holds.
+/// Makes a block from `source` and zeros around it, where the store has `content`. Returns false if
+/// another thread made one first, or `basis` no longer holds.
 pub(crate) fn write_new_block(
     core: &FileCore,
     block: u64,
     inside: Range<usize>,
     source: Source<'_>,
-    basis: Basis,
+    (content, basis): (Content, Basis),
 ) -> Result<bool, FileError> {
     let end = (block << core.block_shift()) + inside.end as u64;
     let fill = |bytes: &mut [u8]| {
@@ -175,61 +117,39 @@ pub(crate) fn write_new_block(
         }
         source.store_into(&mut bytes[inside.clone()]);
     };
+    if content == Content::Hole && !core.mappers.is_empty() {
+        let made = core.create_over_hole(block, end, basis, fill)?;
+        return Ok(made.is_some());
+    }
     let insert = |frame| {
-        let holds = |_: &DirtyIndex| core.holds(basis);
+        let holds = || core.holds(basis);
         let (made, result) = insert_complete(core, block, &[frame], end, AllocMode::Wait, holds);
         result.map(|()| made > 0)
     };
-    if core.id.order == 0 {
-        return write_new_page(core, block, fill, insert);
-    }
-    let mut owned = core.alloc(AllocMode::Wait)?;
-    fill(owned.bytes_mut());
-    insert(publish_complete(core, owned, block))
+    write_new(core, block, fill, insert)
 }
 
-/// Makes a block of one page. `fill` fills its frame, and `insert` puts it in its place.
+/// Makes a block. `fill` fills its frame, and `insert` puts it in its place.
+///
+/// The next single frame is prefetched in quarters while there is other work to do: if it were
+/// prefetched as a whole, the thread would wait for its lines. The first two quarters come after a
+/// page was filled, the others before the next one is.
 #[inline(always)]
-fn write_new_page(
+fn write_new(
     core: &FileCore,
     block: u64,
     fill: impl FnOnce(&mut [u8]),
     insert: impl FnOnce(FrameId) -> Result<bool, FileError>,
 ) -> Result<bool, FileError> {
-    // There are two calls from here, so that a frame from the thread's magazine stays in
-    // registers.
-    match core.pool.alloc_page_from_thread_cache(core.id.group.id()) {
-        Some((page, next)) => fill_new_page(core, page, next, block, fill, insert),
-        None => write_new_page_otherwise(core, block, fill, insert),
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn write_new_page_otherwise(
-    core: &FileCore,
-    block: u64,
-    fill: impl FnOnce(&mut [u8]),
-    insert: impl FnOnce(FrameId) -> Result<bool, FileError>,
-) -> Result<bool, FileError> {
-    let page = core.pool.alloc(core.id.group.id(), 0, AllocMode::Wait)?;
-    let next = core.frames().next_single();
-    fill_new_page(core, page, next, block, fill, insert)
-}
-
-/// Fills and inserts a page. The `next` frame is prefetched in quarters while there is other
-/// work to do: if it were prefetched as a whole, the thread would wait for its lines. The first
-/// two quarters come after a page was filled, the others before the next one is.
-#[inline(always)]
-fn fill_new_page(
-    core: &FileCore,
-    mut page: PoolFrame<'_>,
-    next: Option<FrameId>,
-    block: u64,
-    fill: impl FnOnce(&mut [u8]),
-    insert: impl FnOnce(FrameId) -> Result<bool, FileError>,
-) -> Result<bool, FileError> {
-    let frames = core.frames();
+    let (frames, group) = (core.frames(), core.id.group.id());
+    let from_cache = match core.id.order {
+        0 => core.pool.alloc_page_from_thread_cache(group),
+        _ => None,
+    };
+    let (mut page, next) = match from_cache {
+        Some(page_and_next) => page_and_next,
+        None => (core.alloc(AllocMode::Wait)?, frames.next_single()),
+    };
     page.prefetch(Quarter::Third);
     page.prefetch(Quarter::Fourth);
     fill(page.bytes_mut());
@@ -259,7 +179,7 @@ pub(crate) fn append_page(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<
     let block = offset >> core.block_shift();
     let fill = |frame: &mut [u8]| frame.copy_from_slice(&bytes[..PAGE_SIZE]);
     let insert = |frame| Ok(insert_appended(core, block, frame));
-    write_new_page(core, block, fill, insert)
+    write_new(core, block, fill, insert)
 }
 
 /// Puts a complete page in its place, if that is one step under the mutex of the index. If not,
@@ -345,7 +265,7 @@ pub(crate) fn write_new_run(
     }
     let end = (first + ids.len() as u64) << core.block_shift();
     // After an error, the next page is written alone, which waits, reclaims or fails alone.
-    let (made, _) = insert_complete(core, first, &ids, end, AllocMode::Wait, |_| true);
+    let (made, _) = insert_complete(core, first, &ids, end, AllocMode::Wait, || true);
     Ok(made << core.block_shift())
 }
 
@@ -389,46 +309,60 @@ pub(crate) fn insert_complete(
     frames: &[FrameId],
     end: u64,
     mode: AllocMode,
-    may: impl Fn(&DirtyIndex) -> bool,
+    may: impl Fn() -> bool,
 ) -> (usize, Result<(), FileError>) {
     // From here on reclaim may find the blocks, but sees that they are not (yet) in the index.
     core.pool.lru_add_run(frames);
-    let mut run = NewRun {
-        file: core,
-        first,
-        frames,
-        mode,
-        done: 0,
-    };
+    let (mut done, mut panics) = (0, Panics::default());
     let mut spares = SpareNodes::new(&core.pool, core.id.group.id());
     let mut shadows = Vec::new();
     let result = loop {
         let mut writer = core.blocks.index.write();
         // Under the mutex, these conditions stay true until the blocks are in.
-        if core.is_closed() || !may(writer.guarded()) {
+        if core.is_closed() || !may() {
             break Ok(());
         }
-        let (next, left) = (run.next(), &run.frames[run.done..]);
+        let (next, left) = (first + done as u64, &frames[done..]);
         let inserted = writer.insert(core.frames(), next, left, spares.nodes(), &mut shadows);
         if inserted.blocks > 0 {
-            run.done += inserted.blocks;
-            let end = end.min(run.next() << core.block_shift());
-            note_new(core, writer.guarded(), next..run.next(), end);
+            done += inserted.blocks;
+            let blocks = next..first + done as u64;
+            let end = end.min(blocks.end << core.block_shift());
+            note_new(core, writer.guarded(), blocks, end);
         }
         drop(writer);
         let Some(count) = inserted.need_nodes else {
             break Ok(());
         };
-        if let Err(full) = spares.ensure(count, mode) {
-            break Err(full.into());
+        // Memory is reclaimed for the nodes, and a store that is called for that may panic.
+        let mut ensured = None;
+        panics.catch(|| ensured = Some(spares.ensure(count, mode)));
+        match ensured {
+            Some(Ok(())) => {}
+            Some(Err(full)) => break Err(full.into()),
+            None => break Ok(()),
         }
     };
-    let done = run.done;
-    drop(run);
+    for frame in &frames[done..] {
+        take_back(core, *frame);
+    }
+    if done > 0 {
+        let blocks = first..first + done as u64;
+        match mode {
+            // The caller has seen no mapping under the mutex of the index, and the faults of a
+            // later one see the blocks.
+            AllocMode::NoWait => core.cut_known_hole(&blocks),
+            // This is for a mapping that was made meanwhile; if the hole is not mapped, it costs
+            // nothing.
+            _ => core.end_hole_moved(blocks.clone()),
+        }
+        core.ready.filled(blocks);
+    }
     for shadow in shadows {
         // The block is written, not read, so it stays inactive. Its frame is not touched, since
         // it may be freed already.
         let _where_a_read_would_be = core.count_refault(shadow);
     }
+    panics.go_on();
     (done, result)
 }

@@ -19,11 +19,10 @@ use crate::cache::read::content::content;
 use crate::cache::read::fill::{Filled, Miss};
 use crate::cache::read::holes::Content;
 use crate::cache::wait::Wait;
-use crate::cache::write::in_place::{clear_tail_before, move_block};
+use crate::cache::write::in_place::{begin_writing, clear_tail_before};
 use crate::cache::write::new_blocks::{
-    Caches, Source, append_page, write_new_block, write_new_run, write_over_hole,
+    Caches, Source, append_page, write_new_block, write_new_run,
 };
-use crate::frame::Writing;
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
@@ -43,9 +42,24 @@ pub(crate) fn check_range(core: &FileCore, offset: u64, len: u64) -> Result<(), 
 
 /// Writes all of `bytes` at `offset`.
 pub(crate) fn write_at(core: &FileCore, bytes: &[u8], offset: u64) -> Result<(), FileError> {
-    write_all(core, bytes, offset, &mut 0)?;
+    write_all(core, bytes, offset, &mut 0, End::Moves)?;
     end_operation(core);
     Ok(())
+}
+
+/// Writes all of `bytes` at `offset`, inside the file. The file does not get longer, even if it
+/// is cut meanwhile.
+pub(crate) fn overwrite_at(core: &FileCore, bytes: &[u8], offset: u64) -> Result<(), FileError> {
+    write_all(core, bytes, offset, &mut 0, End::Stays)?;
+    end_operation(core);
+    Ok(())
+}
+
+/// Whether a write past the end of the file makes it longer, or is an error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    Moves,
+    Stays,
 }
 
 /// Does the work that is due after an operation that fills, writes or cuts. No lock is held any
@@ -62,6 +76,7 @@ pub(crate) fn write_all(
     bytes: &[u8],
     offset: u64,
     done: &mut usize,
+    file_end: End,
 ) -> Result<(), FileError> {
     core.check_writable()?;
     check_range(core, offset, bytes.len() as u64)?;
@@ -69,54 +84,28 @@ pub(crate) fn write_all(
     while *done < bytes.len() {
         let (at, rest) = (offset + *done as u64, &bytes[*done..]);
         make_dirty_room(core, at, Wait::Yes)?;
-        if append_page(core, at, rest)? {
+        if file_end == End::Moves && append_page(core, at, rest)? {
             *done += PAGE_SIZE;
             continue;
         }
-        *done += core.with_room(|| write_steady(core, rest, at, caches, &core.locks.shared()))?;
-    }
-    Ok(())
-}
-
-/// Writes all of `bytes` at `offset`, inside the file. The file does not get longer, even if it
-/// is cut meanwhile.
-pub(crate) fn overwrite_at(core: &FileCore, bytes: &[u8], offset: u64) -> Result<(), FileError> {
-    core.check_writable()?;
-    check_range(core, offset, bytes.len() as u64)?;
-    let caches = Caches::of_write(bytes);
-    let mut done = 0;
-    while done < bytes.len() {
-        let (at, rest) = (offset + done as u64, &bytes[done..]);
-        make_dirty_room(core, at, Wait::Yes)?;
-        done += core.with_room(|| {
+        // Writes some new pages, or a part of one block.
+        *done += core.with_room(|| {
             let steady = core.locks.shared();
-            let size = core.size();
-            if at + rest.len() as u64 > size {
-                return Err(core.past_end(at, rest.len() as u64, size));
+            let (len, size) = (rest.len() as u64, core.size());
+            if file_end == End::Stays && at + len > size {
+                return Err(core.past_end(at, len, size));
             }
-            write_steady(core, rest, at, caches, &steady)
+            let in_run = write_new_run(core, at, rest, caches, &steady)?;
+            if in_run > 0 {
+                return Ok(in_run);
+            }
+            let part = &rest[..rest.len().min(core.left_in_block(at))];
+            clear_tail_before(core, at + part.len() as u64)?;
+            write_part(core, at, Source::Bytes(part), &steady, Wait::Yes)?;
+            Ok(part.len())
         })?;
     }
-    end_operation(core);
     Ok(())
-}
-
-/// Writes the first of `bytes`: some new pages, or a part of one block. Returns how many bytes.
-fn write_steady(
-    core: &FileCore,
-    bytes: &[u8],
-    offset: u64,
-    caches: Caches,
-    steady: &InvalidateGuard<'_>,
-) -> Result<usize, FileError> {
-    let in_run = write_new_run(core, offset, bytes, caches, steady)?;
-    if in_run > 0 {
-        return Ok(in_run);
-    }
-    let part = &bytes[..bytes.len().min(core.left_in_block(offset))];
-    clear_tail_before(core, offset + part.len() as u64)?;
-    write_part(core, offset, Source::Bytes(part), steady, Wait::Yes)?;
-    Ok(part.len())
 }
 
 /// Writes into cached blocks only: all of `bytes`, or nothing, and then returns "would block".
@@ -159,7 +148,7 @@ pub(crate) fn write_part(
         // moves.
         let epoch = core.blocks.hole_epoch.load(Ordering::SeqCst);
         if let Some(locked) = core.find_lock(block, get)? {
-            if store_locked(core, locked, inside.clone(), source, &mut spare)? {
+            if store_locked(core, locked, inside.clone(), source, &mut spare) {
                 return Ok(());
             }
             if wait == Wait::No {
@@ -176,30 +165,30 @@ pub(crate) fn write_part(
         let covers_block = inside.len() as u64 == core.block_bytes();
         failpoint!(NotCached);
         let is_new = covers_block && matches!(source, Source::Bytes(_));
-        let done = if is_new && core.mappers.is_empty() {
-            // All bytes that the store may have there are overwritten.
-            write_new_block(core, block, inside.clone(), source, Basis::Nothing)?
-        } else if content(core, block)? == Content::Hole {
+        // If all bytes that the store may have there are overwritten, it need not be asked.
+        let content = match is_new && core.mappers.is_empty() {
+            true => Content::Data,
+            false => content(core, block)?,
+        };
+        if content == Content::Hole {
             if matches!(source, Source::Zeros(_)) && end <= core.size() {
                 return Ok(());
             }
             failpoint!(HoleFound);
-            let basis = match covers_block {
-                true => Basis::Nothing,
-                false => core.hole_basis(block, epoch),
-            };
-            write_over_hole(core, block, inside.clone(), source, basis)?
-        } else if covers_block {
-            write_new_block(core, block, inside.clone(), source, Basis::Nothing)?
+        }
+        let basis = if covers_block {
+            Basis::Nothing
+        } else if content == Content::Hole {
+            core.hole_basis(block, epoch)
         } else if start == 0 && end >= core.size() {
             // All bytes that the store has of the block are overwritten.
-            write_new_block(core, block, inside.clone(), source, Basis::StoredUpTo(end))?
+            Basis::StoredUpTo(end)
         } else {
             let filled = core.fill_absent(block, Get::WRITE, steady, Miss::of(&core.stream))?;
             debug_assert_eq!(filled, Filled::LookAgain, "data was found above");
-            false
+            continue;
         };
-        if done {
+        if write_new_block(core, block, inside.clone(), source, (content, basis))? {
             return Ok(());
         }
     }
@@ -207,31 +196,23 @@ pub(crate) fn write_part(
 
 /// Stores into a locked block, after moving it to `spare` if it is viewed. Returns false if it
 /// is viewed and there is no spare.
-fn store_locked<'f>(
+pub(super) fn store_locked<'f>(
     core: &'f FileCore,
-    mut locked: Locked<'f>,
+    locked: Locked<'f>,
     inside: Range<usize>,
     source: Source<'_>,
     spare: &mut Option<PoolFrame<'_>>,
-) -> Result<bool, FileError> {
-    let mut writing = Writing::begin(core.frames(), locked.frame());
-    if writing.is_none() {
-        let Some(frame) = spare.take() else {
-            return Ok(false);
-        };
-        locked = move_block(core, locked, frame);
-        writing = Writing::begin(core.frames(), locked.frame());
-    }
-    match (&mut writing, source) {
-        (Some(writing), Source::Bytes(bytes)) => writing.write(inside.start, bytes),
-        (Some(writing), Source::Zeros(_)) => writing.zero(inside.clone()),
-        // A view was taken between the move and the second attempt: the lock excludes writers,
-        // not viewers.
-        (None, _) => return Ok(false),
+) -> bool {
+    let Some((locked, mut writing)) = begin_writing(core, locked, spare) else {
+        return false;
+    };
+    match source {
+        Source::Bytes(bytes) => writing.write(inside.start, bytes),
+        Source::Zeros(_) => writing.zero(inside.clone()),
     }
     drop(writing);
     locked.written_in_place(&inside);
     mark_dirty(core, locked.block(), locked.frame());
     core.grow_to((locked.block() << core.block_shift()) + inside.end as u64);
-    Ok(true)
+    true
 }
