@@ -10,9 +10,10 @@ use crate::cache::dirty::writeback::{RunEnd, max_run};
 use crate::cache::wait::Wait;
 use crate::exec::Turn;
 use crate::reclaim::{FlushRequest, LeftFlush};
+use crate::sync::atomic::Ordering;
 
-/// Like [`write_range`] over the whole file, but begins where the last call ended: so a block that is written again and again does not keep those
-/// after it waiting.
+/// Like [`write_range`] over the whole file, but begins where the last call ended: so a block that
+/// is written again and again does not keep those after it waiting.
 pub(crate) fn write_onwards(core: &FileCore, reason: WriteReason, max_blocks: u64) -> RunEnd {
     let end_block = core.end_block();
     let from = core.writes.next_block().min(end_block);
@@ -65,9 +66,8 @@ pub(crate) fn flush_in_its_lane(core: &FileCore, request: FlushRequest) {
                 core.cache.note_futile_flush();
             }
         }
-        if core.writes.syncs.is_wanted() {
-            left.has_cleaned |= sync_if_wanted(core).is_ok();
-        }
+        let is_wanted = core.writes.syncs.wanted.load(Ordering::Relaxed);
+        left.has_cleaned |= sync_if_wanted(core).is_ok() && is_wanted;
         drop(ended);
         drop(left);
     });

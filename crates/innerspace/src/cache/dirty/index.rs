@@ -106,8 +106,7 @@ impl DirtyIndex {
     /// Notes that the store has accepted blocks that it may lose before a sync.
     pub(crate) fn accept(&mut self, blocks: Range<u64>) {
         self.acceptances += 1;
-        self.accepted.remove_all(blocks.clone());
-        self.accepted.note_run(blocks, self.acceptances);
+        self.accepted.set(blocks, self.acceptances);
     }
 
     /// Returns the number of the latest acceptance. A sync that begins now covers all up to this
@@ -127,16 +126,14 @@ impl DirtyIndex {
     pub(crate) fn doubt_accepted(&mut self) {
         let accepted = std::mem::take(&mut self.accepted);
         for (blocks, _) in accepted.all().chain(self.writing.all()) {
-            self.doubted.remove_all(blocks.clone());
-            self.doubted.note_run(blocks, ());
+            self.doubted.set(blocks, ());
         }
     }
 
     /// Puts blocks that were accepted, but have to be written again in any case, in doubt.
     pub(crate) fn doubt(&mut self, blocks: Range<u64>) {
         self.accepted.remove_all(blocks.clone());
-        self.doubted.remove_all(blocks.clone());
-        self.doubted.note_run(blocks, ());
+        self.doubted.set(blocks, ());
     }
 
     /// Returns the blocks that must become dirty again, run by run.
@@ -144,14 +141,9 @@ impl DirtyIndex {
         self.doubted.all().map(|(blocks, ())| blocks).collect()
     }
 
-    /// Whether a block must become dirty again.
-    pub(crate) fn is_doubted(&self, block: u64) -> bool {
-        self.doubted.contains(block)
-    }
-
-    /// Notes that the block is dirty again.
-    pub(crate) fn settle_doubt(&mut self, block: u64) {
-        self.doubted.remove(block);
+    /// Notes that a block is dirty again, or about to be. Returns whether it had to become so.
+    pub(crate) fn settle_doubt(&mut self, block: u64) -> bool {
+        self.doubted.remove(block).is_some()
     }
 
     /// Whether the cache has the only reliable copy of a block, although the block may be clean.
@@ -223,7 +215,7 @@ impl DirtyIndex {
     /// of them that no sync has covered.
     pub(crate) fn all_dirty(&self) -> (Vec<Range<u64>>, bool) {
         let runs: Vec<_> = self.dirty.all().map(|(blocks, _)| blocks).collect();
-        let is_unsynced = |run: &Range<u64>| self.accepted.runs_in(run.clone()).next().is_some();
+        let is_unsynced = |run: &Range<u64>| self.accepted.first_in(run.clone()).is_some();
         let is_over_unsynced = runs.iter().any(is_unsynced);
         (runs, is_over_unsynced)
     }
@@ -390,16 +382,14 @@ impl DirtyIndex {
     pub(crate) fn first_to_sync(&self, range: Range<u64>, rules: &WriteRules) -> Option<u64> {
         let mut dirty = self.dirty.runs_in(range.clone());
         let dirty = dirty.find(|(_, entry)| rules.order_allows(entry));
-        let writing = self.writing.runs_in(range.clone()).next();
-        let doubted = self.doubted.runs_in(range).next();
-        [
-            dirty.map(|(blocks, _)| blocks.start),
-            writing.map(|(blocks, _)| blocks.start),
-            doubted.map(|(blocks, ())| blocks.start),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let dirty = dirty.map(|(blocks, _)| blocks);
+        let (writing, doubted) = (&self.writing, &self.doubted);
+        let first = [
+            dirty,
+            writing.first_in(range.clone()),
+            doubted.first_in(range),
+        ];
+        first.into_iter().flatten().map(|blocks| blocks.start).min()
     }
 
     /// Returns how many blocks in `range` may not be written under `rules`, and what would release

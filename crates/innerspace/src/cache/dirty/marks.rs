@@ -25,7 +25,7 @@ pub(crate) fn mark_dirty(core: &FileCore, block: u64, frame: FrameId) {
     if flags.load().contains(FlagSet::DIRTY) && !ordered {
         return;
     }
-    mark_dirty_as(core, dirty_entry(core), block, frame);
+    mark_dirty_as(core, &mut core.dirty(), dirty_entry(core), block, frame);
 }
 
 /// Creates the entry of the dirty index for a write that happens now.
@@ -40,12 +40,17 @@ pub(crate) fn dirty_entry(core: &FileCore) -> Dirty {
     }
 }
 
-/// Like [`mark_dirty`], with an entry from the caller.
-pub(crate) fn mark_dirty_as(core: &FileCore, entry: Dirty, block: u64, frame: FrameId) {
+/// Like [`mark_dirty`], with the mutex of the index held, and an entry from the caller.
+pub(crate) fn mark_dirty_as(
+    core: &FileCore,
+    dirty: &mut DirtyIndex,
+    entry: Dirty,
+    block: u64,
+    frame: FrameId,
+) {
     let flags = &core.frames().meta(frame).flags;
-    let mut dirty = core.dirty();
     if !flags.test_and_set(FlagSet::DIRTY).contains(FlagSet::DIRTY) {
-        count_dirty(core, &mut dirty, 1);
+        count_dirty(core, dirty, 1);
     }
     dirty.insert(block, entry);
 }

@@ -54,12 +54,12 @@ impl Punched {
 
     /// Whether one of the blocks is noted.
     pub(crate) fn meets(&self, blocks: Range<u64>) -> bool {
-        self.emptied.runs_in(blocks.clone()).next().is_some() || self.is_lost_in(blocks)
+        self.emptied.first_in(blocks.clone()).is_some() || self.is_lost_in(blocks)
     }
 
     /// Whether one of the blocks has to be punched again.
     pub(crate) fn is_lost_in(&self, blocks: Range<u64>) -> bool {
-        self.lost.runs_in(blocks).next().is_some()
+        self.lost.first_in(blocks).is_some()
     }
 
     /// Whether any block has to be punched again.

@@ -99,6 +99,12 @@ impl<T: Copy + PartialEq> Runs<T> {
         self.runs.insert(blocks.start, Run { end, note });
     }
 
+    /// Notes blocks, whether they are in the set or not.
+    pub(crate) fn set(&mut self, blocks: Range<u64>, note: T) {
+        self.remove_all(blocks.clone());
+        self.note_run(blocks, note);
+    }
+
     /// Takes a block out, and returns its note.
     pub(crate) fn remove(&mut self, block: u64) -> Option<T> {
         self.take_run(block..block + 1).map(|(_, note)| note)
@@ -123,15 +129,15 @@ impl<T: Copy + PartialEq> Runs<T> {
 
     /// Removes all blocks of a range that are in the set.
     pub(crate) fn remove_all(&mut self, blocks: Range<u64>) {
-        let mut rest = blocks;
-        while let Some(part) = self.first_part(rest.clone()) {
-            rest.start = part.end;
+        let mut next = blocks.start;
+        while let Some(part) = self.first_in(next..blocks.end) {
+            next = part.end;
             self.take_run(part);
         }
     }
 
-    /// Returns the part of a range that its first run covers.
-    fn first_part(&self, range: Range<u64>) -> Option<Range<u64>> {
+    /// Returns the part of a range that the first run in it covers.
+    pub(crate) fn first_in(&self, range: Range<u64>) -> Option<Range<u64>> {
         self.runs_in(range).next().map(|(blocks, _)| blocks)
     }
 
@@ -168,35 +174,14 @@ impl Runs<Dirty> {
     /// Adds a block. A block that is already there keeps its age, and the higher of the two
     /// barriers.
     pub(crate) fn note(&mut self, block: u64, entry: Dirty) {
-        if let Some((_, run)) = self.runs.range_mut(..=block).next_back() {
-            if run.end == block && run.note == entry {
-                run.end += 1;
-                self.blocks += 1;
-                return;
+        let barrier = entry.barrier;
+        match self.get(block) {
+            None => self.note_run(block..block + 1, entry),
+            Some(known) if barrier > known.barrier => {
+                self.set(block..block + 1, Dirty { barrier, ..known });
             }
-            if block < run.end {
-                let known = run.note;
-                if entry.barrier > known.barrier {
-                    self.remove(block);
-                    self.add(
-                        block,
-                        Dirty {
-                            since: known.since,
-                            barrier: entry.barrier,
-                        },
-                    );
-                }
-                return;
-            }
+            Some(_) => {}
         }
-        self.add(block, entry);
-    }
-
-    /// Adds a block that is not in the set.
-    fn add(&mut self, block: u64, note: Dirty) {
-        let end = block + 1;
-        self.runs.insert(block, Run { end, note });
-        self.blocks += 1;
     }
 }
 

@@ -14,12 +14,12 @@ use std::time::Duration;
 use crate::cache::core::FileCore;
 use crate::cache::dirty::index::Dirty;
 use crate::cache::dirty::marks::{count_behind, dirty_entry, list_flushable, mark_dirty_as};
-use crate::cache::dirty::sync_turns::Running;
 use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::lookup::block::Locked;
 use crate::cache::lookup::get::Get;
 use crate::cache::wait::Wait;
 use crate::store::{Accepted, SyncWhat};
+use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
 use crate::sync::panics::Panics;
 use crate::units::FrameId;
@@ -30,18 +30,16 @@ const OTHERS_WAIT: Duration = Duration::from_millis(500);
 /// Makes accepted blocks durable. A failure is entered in the error sequence, and blocks that
 /// it leaves in doubt become dirty again. The caller has no block locked.
 pub(crate) fn sync_store(core: &FileCore, what: SyncWhat) -> Result<(), FileError> {
-    if let Some(running) = core.writes.syncs.begin(what, None) {
-        run_sync(core, running, what, Wait::Yes)?;
-    }
-    Ok(())
+    sync_store_as(core, what, Wait::Yes)
 }
 
-fn run_sync(
-    core: &FileCore,
-    mut running: Running<'_>,
-    what: SyncWhat,
-    mode: Wait,
-) -> Result<(), FileError> {
+/// Like [`sync_store`]. With [`Wait::No`], does not wait long for syncs of other threads, nor for
+/// blocks.
+fn sync_store_as(core: &FileCore, what: SyncWhat, mode: Wait) -> Result<(), FileError> {
+    let patience = (mode == Wait::No).then_some(OTHERS_WAIT);
+    let Some(mut running) = core.writes.syncs.begin(what, patience) else {
+        return Ok(());
+    };
     let through = core.dirty().last_acceptance();
     let punched = core.blocks.extents.lock().punched.begin_sync();
     let changes = core.writes.syncs.changes();
@@ -93,20 +91,18 @@ pub(crate) fn take_doubted_back(core: &FileCore, mode: Wait) {
         // If this fails, the block was removed from the file and is no longer in doubt, or
         // another thread has its lock.
         if let Ok(Some(locked)) = core.find_lock(block, get) {
+            let mut dirty = core.dirty();
             // Another thread may have made the block dirty again, or another block may be in
             // its place. The answer is only stable under the lock.
-            if !core.dirty().is_doubted(block) {
-                continue;
+            if dirty.settle_doubt(block) {
+                // The write order does not hold these bytes back: the store already had them.
+                let entry = Dirty {
+                    barrier: 0,
+                    ..dirty_entry(core)
+                };
+                mark_dirty_as(core, &mut dirty, entry, block, locked.frame());
+                count_behind(core, &mut dirty);
             }
-            // The write order does not hold these bytes back: the store already had them.
-            let entry = Dirty {
-                barrier: 0,
-                ..dirty_entry(core)
-            };
-            mark_dirty_as(core, entry, block, locked.frame());
-            let mut dirty = core.dirty();
-            dirty.settle_doubt(block);
-            count_behind(core, &mut dirty);
         }
     }
 }
@@ -123,18 +119,16 @@ pub(crate) fn retain_synced(core: &FileCore, locked: &mut Vec<Locked<'_>>) {
 /// Makes the sync that another thread requested because it could not make it itself. Called by
 /// the service, which does not wait long for other syncs.
 pub(crate) fn sync_if_wanted(core: &FileCore) -> Result<(), FileError> {
-    if !core.writes.syncs.is_wanted() {
+    let wanted = &core.writes.syncs.wanted;
+    if !wanted.load(Ordering::Relaxed) {
         return Ok(());
     }
     if !core.may_call_unasked() {
         core.cache.want_syncs();
         return Ok(());
     }
-    core.writes.syncs.take_wanted();
-    match core.writes.syncs.begin(SyncWhat::Data, Some(OTHERS_WAIT)) {
-        Some(running) => run_sync(core, running, SyncWhat::Data, Wait::No),
-        None => Ok(()),
-    }
+    wanted.store(false, Ordering::Relaxed);
+    sync_store_as(core, SyncWhat::Data, Wait::No)
 }
 
 /// Syncs before frames are evicted, if some of them are accepted and not synced. A thread that
@@ -154,7 +148,7 @@ pub(crate) fn sync_before_eviction(core: &FileCore, frames: &[FrameId], may_call
         take_doubted_back(core, Wait::No);
         sync_for_room(core);
     } else if is_unsynced {
-        core.writes.syncs.want();
+        core.writes.syncs.wanted.store(true, Ordering::Relaxed);
         core.cache.want_syncs();
     }
     !is_unsynced || may_call
@@ -162,11 +156,8 @@ pub(crate) fn sync_before_eviction(core: &FileCore, frames: &[FrameId], may_call
 
 /// Makes written blocks evictable by a sync. Does not wait long for syncs of other threads.
 pub(crate) fn sync_for_room(core: &FileCore) {
-    if core.id.accepted == Accepted::Kept {
-        return;
-    }
-    if let Some(running) = core.writes.syncs.begin(SyncWhat::Data, Some(OTHERS_WAIT)) {
+    if core.id.accepted == Accepted::UntilSync {
         // The store of a closed file is gone: there is nothing to sync, and nothing to evict.
-        let _ = run_sync(core, running, SyncWhat::Data, Wait::No);
+        let _ = sync_store_as(core, SyncWhat::Data, Wait::No);
     }
 }

@@ -9,27 +9,16 @@ use crate::store::SyncWhat;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex, OnDrop, WaitEnd};
 
-/// A count of changes of the store. It starts at one, for a previous user of the store, which may
-/// not have synced.
-#[derive(Debug)]
-struct Changes(AtomicU64);
-
-impl Default for Changes {
-    fn default() -> Changes {
-        Changes(AtomicU64::new(1))
-    }
-}
-
 /// The syncs of one file. Under an innermost lock, which is not held while the store syncs.
 #[derive(Debug, Default)]
 pub(crate) struct Syncs {
     state: Mutex<State>,
     ended: Condvar,
-    /// The number of calls that may have changed the store, counted when they have ended, and one
-    /// more for those before the file was opened.
-    changes: Changes,
-    /// Whether a thread that may not call the store could evict more after a sync.
-    wanted: AtomicBool,
+    /// The number of calls that may have changed the store, counted when they have ended.
+    changes: AtomicU64,
+    /// Whether a thread that may not call the store could evict more after a sync, and so has
+    /// requested one.
+    pub(crate) wanted: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -37,9 +26,9 @@ struct State {
     running: bool,
     /// The number of syncs begun, which is the number of the latest.
     begun: u64,
-    /// The last syncs that succeeded: of any kind, and of [`SyncWhat::All`].
-    good: Good,
-    good_all: Good,
+    /// The last syncs that succeeded and did for one of each kind: those of [`SyncWhat::Data`], for
+    /// which any sync does, and those of [`SyncWhat::All`].
+    good: [Good; 2],
     /// The number of threads that wait for the running sync to end.
     waiting: u32,
 }
@@ -50,16 +39,6 @@ struct Good {
     number: u64,
     /// How many changes of the store it has covered.
     covered: u64,
-}
-
-impl State {
-    /// Returns the last sync that did for one of this kind.
-    fn good(&self, what: SyncWhat) -> Good {
-        match what {
-            SyncWhat::Data => self.good,
-            SyncWhat::All => self.good_all,
-        }
-    }
 }
 
 /// A sync under way. Dropping this ends it, as a failure unless `good` is set.
@@ -76,10 +55,7 @@ impl Drop for Running<'_> {
         state.running = false;
         if let Some((what, covered)) = self.good {
             let number = self.number;
-            state.good = Good { number, covered };
-            if what == SyncWhat::All {
-                state.good_all = state.good;
-            }
+            state.good[..=what as usize].fill(Good { number, covered });
         }
         drop(state);
         self.syncs.ended.notify_all();
@@ -104,7 +80,7 @@ impl Syncs {
                 return None;
             }
         }
-        if state.good(what).number > arrived {
+        if state.good[what as usize].number > arrived {
             return None;
         }
         state.running = true;
@@ -121,33 +97,20 @@ impl Syncs {
     pub(crate) fn changing(&self) -> OnDrop<impl FnMut()> {
         // Release pairs with the load of the next sync, which covers the change.
         OnDrop(|| {
-            self.changes.0.fetch_add(1, Ordering::Release);
+            self.changes.fetch_add(1, Ordering::Release);
         })
     }
 
+    /// Returns the number of changes so far. It includes one of a previous user of the store, which
+    /// may not have synced.
     pub(crate) fn changes(&self) -> u64 {
-        self.changes.0.load(Ordering::Acquire)
+        self.changes.load(Ordering::Acquire) + 1
     }
 
     /// Whether a sync that succeeded began after the last change of the store that was counted.
     pub(crate) fn has_covered_all(&self, what: SyncWhat) -> bool {
         let changes = self.changes();
-        self.state.lock().good(what).covered >= changes
-    }
-
-    /// Requests a sync by a thread that may call the store.
-    pub(crate) fn want(&self) {
-        self.wanted.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether such a sync was requested.
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.wanted.load(Ordering::Relaxed)
-    }
-
-    /// Clears the request, because the sync begins.
-    pub(crate) fn take_wanted(&self) {
-        self.wanted.store(false, Ordering::Relaxed);
+        self.state.lock().good[what as usize].covered >= changes
     }
 }
 
@@ -174,7 +137,7 @@ mod tests {
             let mut running = syncs.begin(what, None).expect("nobody else syncs");
             running.good = Some((what, syncs.changes()));
         };
-        let done = |what, arrived| syncs.state.lock().good(what).number > arrived;
+        let done = |what, arrived| syncs.state.lock().good[what as usize].number > arrived;
         run(SyncWhat::All);
         let arrived = syncs.state.lock().begun;
         assert!(!done(SyncWhat::Data, arrived), "it began before");

@@ -176,12 +176,10 @@ impl Cache {
             return;
         }
         for file in self.unwritten_files(GroupId::ROOT) {
-            if !file.writes.syncs.is_wanted() {
-                continue;
-            }
+            let is_wanted = file.writes.syncs.wanted.load(Ordering::Relaxed);
             match self.workers.has_threads() {
-                true => flush_in_its_lane(&file, FlushRequest::ANY),
-                false => drop(sync_if_wanted(&file)),
+                true if is_wanted => flush_in_its_lane(&file, FlushRequest::ANY),
+                _ => drop(sync_if_wanted(&file)),
             }
         }
     }
