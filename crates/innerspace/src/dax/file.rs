@@ -18,7 +18,7 @@ use crate::cache::{Cache, Cursor, ErrorCursor, FaultKind, FileAccess, Wait, posi
 use crate::exec::reentry::FileLocked;
 use crate::frame::deadline;
 use crate::group::{Group, HeapBytes, MayReclaim};
-use crate::store::{Locked, shown_name};
+use crate::store::{Opened, shown_name};
 use crate::sync::Arc;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE, start_and_end, zeros};
 
@@ -143,7 +143,7 @@ impl DaxFile {
     pub(crate) fn over_host(
         cache: &Arc<Cache>,
         group: &Group,
-        locked: Locked<'_>,
+        locked: Opened<'_>,
         setup: DaxSetup,
     ) -> Result<DaxFile, DaxError> {
         let (host, opening) = HostFile::new(locked)?;

@@ -22,7 +22,7 @@
 use std::io;
 
 use super::error::{DaxError, DaxFeature};
-use crate::store::{FileAccess, KnownLen, Locked, LockedFile, Opening, shown, uninterrupted};
+use crate::store::{FileAccess, KnownLen, LockedFile, Opened, Opening, shown, uninterrupted};
 use crate::sync::Arc;
 use crate::sys::file::{self as sys, Keep};
 use crate::sys::shared;
@@ -45,17 +45,13 @@ impl HostFile {
     ///
     /// # Errors
     /// [`DaxError::Unsupported`] if a part of a page of the file may be a hole.
-    pub(crate) fn new(locked: Locked<'_>) -> Result<(Arc<HostFile>, Opening<'_>), DaxError> {
-        let Locked {
-            file,
-            metadata,
-            opening,
-        } = locked;
+    pub(crate) fn new(locked: Opened<'_>) -> Result<(Arc<HostFile>, Opening<'_>), DaxError> {
+        let (opening, metadata) = (locked.opening, locked.metadata);
         let host = HostFile {
             access: opening.access,
             name: shown(opening.path).into(),
             len: KnownLen::new(opening.len(&metadata)),
-            file,
+            file: locked.file,
         };
         match sys::block_size(&metadata) {
             Some(size) if size < PAGE_SIZE as u64 => {
@@ -158,7 +154,7 @@ mod for_tests {
     use super::*;
     use std::path::Path;
 
-    use crate::store::{Create, Opened};
+    use crate::store::Create;
 
     impl HostFile {
         /// Opens or creates a file. An existing one is not changed before it is locked.

@@ -8,7 +8,7 @@ use super::open::{OF_ANOTHER_GROUP, is_another};
 use crate::dax::{DaxDevice, DaxError, DaxFile, DaxSetup, HoleWrites, OnShrink};
 use crate::group::{Group, MayReclaim};
 use crate::stats::tell;
-use crate::store::{Create, FileAccess, FileLock, Locked, Opened};
+use crate::store::{Create, FileAccess, FileLock, Opened};
 use crate::sync::Arc;
 
 /// Options for opening a direct-access file of a memory; made by [`Memory::dax_options`].
@@ -197,7 +197,7 @@ impl DaxOpener {
         // The heap is charged while the table of files is unlocked. If the file is open already,
         // the charge is given back.
         let heap = self.payer().charge_heap(DaxFile::HEAP, MayReclaim::Yes);
-        let make = |locked: Locked<'_>| {
+        let make = |locked: Opened<'_>| {
             let heap = heap?;
             let file = DaxFile::over_host(&inner.cache, self.payer(), locked, self.setup.clone())?;
             let core = file.core();

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 
 use crate::cache::{Cache, FileCore, FileInner, PagedFile};
 use crate::dax::DaxCore;
-use crate::store::{self, Identity, Locked, Locking, Opened};
+use crate::store::{self, Identity, Locking, Opened};
 use crate::sync::{Arc, Mutex, MutexGuard, Rank, Weak, failpoint, thread};
 
 /// The open files, by the identity of their stores.
@@ -196,7 +196,7 @@ impl OpenFiles {
         cache: &Cache,
         mut opened: Opened,
         same: impl Fn(Listed) -> Result<F, E>,
-        make: impl FnOnce(Locked<'_>) -> Result<(F, OpenFile, X), E>,
+        make: impl FnOnce(Opened<'_>) -> Result<(F, OpenFile, X), E>,
     ) -> Result<F, E> {
         loop {
             let identity = opened.identity();
@@ -207,14 +207,10 @@ impl OpenFiles {
                     Found::Nothing(files) => Some(files),
                 },
             };
-            let locked = match opened.lock()? {
-                Locking::Done(locked) => locked,
-                Locking::Other(other) => {
-                    opened = other;
-                    continue;
-                }
-            };
-            let (file, open, ending) = make(locked)?;
+            if let Locking::Other = opened.lock()? {
+                continue;
+            }
+            let (file, open, ending) = make(opened)?;
             match (files, identity) {
                 (Some(mut files), Some(identity)) => {
                     self.note_open(&mut files, identity, open, ending);

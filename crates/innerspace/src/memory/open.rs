@@ -10,7 +10,7 @@ use super::files::{Found, Listed, OpenFile};
 use crate::cache::{FileAccess, FileError, FileOptions, PagedFile, StoreProbe, WriteOrder};
 use crate::group::{FileBlocks, Group, GroupError, HeapBytes, MayReclaim};
 use crate::stats::tell;
-use crate::store::{self, CacheMode, Create, FileLock, Locked, Opened, Store};
+use crate::store::{self, CacheMode, Create, FileLock, Opened, Store};
 use crate::sync::Arc;
 use crate::texts::into_io_error;
 
@@ -358,7 +358,7 @@ impl FileOpener {
         // The heap is charged while the table of files is unlocked. If the file is open already,
         // the charge is given back.
         let heap = self.charge(&name);
-        let make = |locked: Locked<'_>| {
+        let make = |locked: Opened<'_>| {
             let heap = heap?;
             let store = Arc::new(locked.into_store(self.cache_mode)?);
             let file = PagedFile::open(&inner.cache, store, &self.options)?;

@@ -72,9 +72,7 @@ pub use file::{
     CacheMode, FileAccess, FileEngine, FileLock, FileOpenError, FileOptions, FileStore, LockHolder,
     kernel_cached_pages,
 };
-pub(crate) use file::{
-    Create, Flights, KnownLen, Locked, LockedFile, Locking, Opened, Opening, shown,
-};
+pub(crate) use file::{Create, Flights, KnownLen, LockedFile, Locking, Opened, Opening, shown};
 pub use memory::{MemoryStore, StoreCounts};
 pub(crate) use request::Transfer;
 pub use request::{Batch, Operation, Request};

@@ -128,13 +128,7 @@ pub fn short_read_error<S: Store + ?Sized>(
 /// [`InvalidData`](io::ErrorKind::InvalidData) if it claims to have written more than it was asked
 /// to. After an error any part may be written.
 pub fn write_all_at<S: Store + ?Sized>(store: &S, buf: &[u8], offset: u64) -> io::Result<()> {
-    let mut done = 0;
-    while done < buf.len() {
-        let rest = &buf[done..];
-        let result = store.write_at(rest, offset + done as u64);
-        done += progress(result, rest.len(), offset)?;
-    }
-    Ok(())
+    write_all_vectored_at(store, &mut [IoSlice::new(buf)], offset)
 }
 
 /// Writes like [`write_all_at`] from buffers that are written one after the other. `bufs` is used
@@ -150,28 +144,20 @@ pub fn write_all_vectored_at<S: Store + ?Sized>(
     IoSlice::advance_slices(&mut bufs, 0);
     let mut wanted: usize = bufs.iter().map(|buf| buf.len()).sum();
     while !bufs.is_empty() {
-        let count = progress(store.write_vectored_at(bufs, offset), wanted, offset)?;
+        let count = uninterrupted(|| store.write_vectored_at(bufs, offset))?;
+        if count == 0 {
+            let wanted = wanted as u64;
+            return Err(StoreError::WriteZero { offset, wanted }.into());
+        }
+        if count > wanted {
+            // A store that claims this is faulty, and the bytes that it wrote are unknown.
+            return Err(io::ErrorKind::InvalidData.into());
+        }
         IoSlice::advance_slices(&mut bufs, count);
         offset += count as u64;
         wanted -= count;
     }
     Ok(())
-}
-
-/// Returns how many bytes one call to write has written: 0 if it was interrupted. Returns an error
-/// if it wrote nothing.
-fn progress(result: io::Result<usize>, wanted: usize, offset: u64) -> io::Result<usize> {
-    match result {
-        Ok(0) => {
-            let wanted = wanted as u64;
-            Err(StoreError::WriteZero { offset, wanted }.into())
-        }
-        // A store that claims this is faulty, and the bytes that it wrote are unknown.
-        Ok(count) if count > wanted => Err(io::ErrorKind::InvalidData.into()),
-        Ok(count) => Ok(count),
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
-        Err(error) => Err(error),
-    }
 }
 
 /// Zeros in memory, aligned for direct I/O.

@@ -1,11 +1,12 @@
-//! The advisory lock of a file that is open for writing.
+//! An open file: its advisory lock, and its name, which may be new.
 
 use std::fs::{File, Metadata, TryLockError};
 use std::io;
 use std::ops::Deref;
+use std::path::{Path, PathBuf};
 
-use super::name::NewName;
-use super::options::LockHolder;
+use super::options::{Create, LockHolder};
+use crate::sync::Mutex;
 use crate::sys::file as sys;
 use crate::sys::process::Process;
 
@@ -14,22 +15,41 @@ use crate::sys::process::Process;
 pub(crate) struct LockedFile {
     file: File,
     locked_by: Option<Process>,
-    name: NewName,
+    /// The folder that has to be synced before the file can be found by its name after a crash.
+    /// `None` once that is done, and for files that existed before.
+    new_in: Mutex<Option<PathBuf>>,
 }
 
 impl LockedFile {
-    /// Wraps a file that is not locked.
-    pub(super) fn unlocked(file: File, name: NewName) -> LockedFile {
+    /// Wraps a file that is not locked, and was opened at `path` as `create` says.
+    pub(super) fn unlocked(file: File, path: &Path, create: Create) -> LockedFile {
+        let may_be_new = cfg!(unix) && create != Create::Never;
+        // A link is resolved, because the file to which it leads is in another folder.
+        let path = may_be_new
+            .then(|| std::fs::canonicalize(path).ok())
+            .flatten();
+        let folder = path.and_then(|path| path.parent().map(Path::to_owned));
         LockedFile {
             file,
             locked_by: None,
-            name,
+            new_in: Mutex::new(folder),
         }
     }
 
     /// Makes the file's name durable, if it may be new. Each sync does this.
     pub(crate) fn sync_name(&self) -> io::Result<()> {
-        self.name.sync()
+        use io::ErrorKind::{InvalidInput, NotFound, PermissionDenied, Unsupported};
+        let mut folder = self.new_in.lock();
+        let Some(path) = &*folder else { return Ok(()) };
+        if let Err(error) = File::open(path).and_then(|folder| folder.sync_all())
+            // The folder may be gone, may not be readable, or may be on a file system that cannot
+            // sync folders.
+            && !matches!(error.kind(), NotFound | PermissionDenied | InvalidInput | Unsupported)
+        {
+            return Err(error);
+        }
+        *folder = None;
+        Ok(())
     }
 
     /// Takes the exclusive lock, or one that others may share. The lock lasts until it is released,
@@ -87,8 +107,32 @@ mod for_tests {
     use super::*;
 
     impl LockedFile {
-        pub(in crate::store::file) fn name(&self) -> &NewName {
-            &self.name
+        /// Returns whether the folder has to be synced.
+        pub(in crate::store::file) fn is_name_pending(&self) -> bool {
+            self.new_in.lock().is_some()
         }
+    }
+}
+
+#[cfg(all(test, unix, not(loom), not(shuttle), not(miri)))]
+mod tests {
+    use crate::store::{FileOptions, FileStore, Store, SyncWhat};
+
+    #[test]
+    fn the_first_sync_of_a_file_that_may_be_new_makes_its_name_durable() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data.bin");
+        for what in [SyncWhat::All, SyncWhat::Data] {
+            let store = FileStore::create(&path).unwrap();
+            assert!(store.file.is_name_pending());
+            store.sync(what).unwrap();
+            assert!(!store.file.is_name_pending());
+        }
+        let store = FileOptions::new().open(&path).unwrap();
+        assert!(!store.file.is_name_pending());
+        // If the folder is gone, there is no name to make durable.
+        let store = FileStore::create(&path).unwrap();
+        drop(folder);
+        store.sync(SyncWhat::All).unwrap();
     }
 }

@@ -7,7 +7,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `options.rs` | the choices of an open, and its errors |
-//! | `lock.rs` | the advisory lock |
+//! | `lock.rs` | the open file: its advisory lock, and its name, which may be new |
 //! | `watch.rs` | notices that the file shrank, or changed from outside |
 //! | `direct.rs` | direct I/O, and transfers that are not aligned |
 //! | `long.rs` | long writes, which bypass the page cache |
@@ -35,7 +35,6 @@ mod direct;
 mod file_io;
 mod lock;
 mod long;
-mod name;
 mod open;
 mod opening;
 mod options;
@@ -59,7 +58,7 @@ pub(crate) use lock::LockedFile;
 pub use open::FileOptions;
 #[cfg(all(test, unix, not(loom), not(shuttle), not(miri)))]
 pub(crate) use open::hook;
-pub(crate) use open::{Locked, Locking, Opened};
+pub(crate) use open::{Locking, Opened};
 pub(crate) use opening::Opening;
 pub(crate) use options::Create;
 pub(crate) use options::shown;

@@ -11,7 +11,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::lock::LockedFile;
-use super::name::NewName;
 use super::opening::{Opening, is_ring_forbidden};
 use super::options::{CacheMode, Create, FileAccess, FileLock, FileOpenError};
 use super::store::{FileStore, identity_of};
@@ -108,19 +107,16 @@ impl FileOptions {
     /// the access wanted. [`FileOpenError::Io`] if it was opened for appending or with `O_DIRECT`.
     pub fn open_file(self, file: File) -> Result<FileStore, FileOpenError> {
         let path = Opened::path_of(&file);
-        let opened = Opened::given(file, &path, self.access)?;
-        opened
-            .locked_by(self.lock)
-            .lock_any()?
-            .into_store(self.cache)
+        self.over(Opened::given(file, &path, self.access)?)
     }
 
     fn with_create(self, path: &Path, create: Create) -> Result<FileStore, FileOpenError> {
-        let opened = Opened::begin(path, self.access, create)?;
-        opened
-            .locked_by(self.lock)
-            .lock_any()?
-            .into_store(self.cache)
+        self.over(Opened::begin(path, self.access, create)?)
+    }
+
+    fn over(&self, opened: Opened<'_>) -> Result<FileStore, FileOpenError> {
+        let locked = opened.locked_by(self.lock).lock_any()?;
+        locked.into_store(self.cache)
     }
 }
 
@@ -163,21 +159,22 @@ impl FileStore {
 /// How many times a file may be opened again because its path has come to name another file.
 const TRIES: u32 = 16;
 
-/// A file that is open, but neither locked nor emptied yet.
+/// A file that is open, at first neither locked nor emptied.
 pub(crate) struct Opened<'a> {
-    opening: Opening<'a>,
-    file: File,
-    metadata: Metadata,
+    pub(crate) opening: Opening<'a>,
+    pub(crate) file: LockedFile,
+    /// The file's metadata, read after it was opened, and again after it was locked.
+    pub(crate) metadata: Metadata,
     tries: u32,
 }
 
 /// The outcome of locking an open file.
-pub(crate) enum Locking<'a> {
+pub(crate) enum Locking {
     /// The file is locked, and its path still names it.
-    Done(Locked<'a>),
-    /// The path names another file by now, which is open in place of the first one. Nothing that
-    /// was known about the first file holds for it.
-    Other(Opened<'a>),
+    Done,
+    /// The path names another file by now, which is open in place of the first one, and not locked.
+    /// Nothing that was known about the first file holds for it.
+    Other,
 }
 
 impl<'a> Opened<'a> {
@@ -198,6 +195,18 @@ impl<'a> Opened<'a> {
         Opened::try_again(opening, TRIES)
     }
 
+    fn try_again(opening: Opening<'a>, tries: u32) -> Result<Opened<'a>, FileOpenError> {
+        let (file, metadata) = opening.open_regular()?;
+        #[cfg(all(test, unix, not(loom), not(shuttle), not(miri)))]
+        hook::run(&file);
+        Ok(Opened {
+            file: LockedFile::unlocked(file, opening.path, opening.create),
+            opening,
+            metadata,
+            tries,
+        })
+    }
+
     /// Takes a file that the caller has opened. Messages call it `path`.
     pub(crate) fn given(
         file: File,
@@ -211,11 +220,10 @@ impl<'a> Opened<'a> {
             lock: FileLock::default(),
             is_given: true,
         };
-        let metadata = opening.check_given(&file)?;
         Ok(Opened {
+            metadata: opening.check_given(&file)?,
+            file: LockedFile::unlocked(file, path, Create::Never),
             opening,
-            file,
-            metadata,
             tries: 0,
         })
     }
@@ -231,18 +239,6 @@ impl<'a> Opened<'a> {
         self
     }
 
-    fn try_again(opening: Opening<'a>, tries: u32) -> Result<Opened<'a>, FileOpenError> {
-        let (file, metadata) = opening.open_regular()?;
-        #[cfg(all(test, unix, not(loom), not(shuttle), not(miri)))]
-        hook::run(&file);
-        Ok(Opened {
-            opening,
-            file,
-            metadata,
-            tries,
-        })
-    }
-
     /// Returns the identity of the file that was opened, whatever its path names by now.
     pub(crate) fn identity(&self) -> Option<Identity> {
         identity_of(&self.metadata)
@@ -254,82 +250,52 @@ impl<'a> Opened<'a> {
     /// [`FileOpenError::InUse`] if the path names the file and another handle has the lock.
     /// [`FileOpenError::Io`] for other failures, and if the path names another file at every
     /// attempt.
-    pub(crate) fn lock(self) -> Result<Locking<'a>, FileOpenError> {
-        let Opened {
-            opening,
-            file,
-            metadata,
-            tries,
-        } = self;
+    pub(crate) fn lock(&mut self) -> Result<Locking, FileOpenError> {
+        let opening = self.opening;
         let shared = match opening.lock {
             FileLock::Auto if opening.access == FileAccess::ReadWrite => Some(false),
             FileLock::Auto | FileLock::None => None,
             FileLock::Shared => Some(true),
             FileLock::Exclusive => Some(false),
         };
-        let to_be_locked = shared.is_some();
-        let mut file = LockedFile::unlocked(file, NewName::of(opening.path, opening.create));
-        let in_use = match shared.map(|shared| file.lock(shared, &metadata)) {
-            Some(locked) => locked.map_err(|error| opening.io("lock it", error))?,
-            None => None,
-        };
-        // The path is checked even if another handle has the lock, which may have locked only this
-        // file.
-        if to_be_locked && !opening.still_names(&metadata) {
-            drop(file);
-            let Some(tries) = tries.checked_sub(1) else {
-                let text = "it was replaced by another file each time";
-                let error = io::Error::new(io::ErrorKind::ResourceBusy, text);
-                return Err(opening.io("lock it", error));
-            };
-            return Opened::try_again(opening, tries).map(Locking::Other);
-        }
-        if let Some(holder) = in_use {
-            let path = opening.path.to_owned();
-            return Err(FileOpenError::InUse { path, holder });
+        if let Some(shared) = shared {
+            let locked = self.file.lock(shared, &self.metadata);
+            let in_use = locked.map_err(|error| opening.io("lock it", error))?;
+            // The path is checked even if another handle has the lock, which may have locked only
+            // this file.
+            if !opening.still_names(&self.metadata) {
+                let Some(tries) = self.tries.checked_sub(1) else {
+                    let text = "it was replaced by another file each time";
+                    let error = io::Error::new(io::ErrorKind::ResourceBusy, text);
+                    return Err(opening.io("lock it", error));
+                };
+                *self = Opened::try_again(opening, tries)?;
+                return Ok(Locking::Other);
+            }
+            if let Some(holder) = in_use {
+                let path = opening.path.to_owned();
+                return Err(FileOpenError::InUse { path, holder });
+            }
         }
         // A process that had the lock before may have changed the file until now.
-        let metadata = opening.examine(&file)?;
-        Ok(Locking::Done(Locked {
-            file,
-            metadata,
-            opening,
-        }))
+        self.metadata = opening.examine(&self.file)?;
+        Ok(Locking::Done)
     }
 
     /// Locks like [`Opened::lock`], for a caller that accepts whatever file the path names.
-    pub(crate) fn lock_any(self) -> Result<Locked<'a>, FileOpenError> {
-        let mut opened = self;
-        loop {
-            match opened.lock()? {
-                Locking::Done(locked) => return Ok(locked),
-                Locking::Other(other) => opened = other,
-            }
-        }
+    pub(crate) fn lock_any(mut self) -> Result<Opened<'a>, FileOpenError> {
+        while let Locking::Other = self.lock()? {}
+        Ok(self)
     }
-}
 
-/// A file that is open, locked if it is to be locked, and not emptied yet.
-pub(crate) struct Locked<'a> {
-    pub(crate) file: LockedFile,
-    /// The file's metadata, read after it was locked.
-    pub(crate) metadata: Metadata,
-    pub(crate) opening: Opening<'a>,
-}
-
-impl Locked<'_> {
-    /// Makes a store over the file.
+    /// Makes a store over the file, which is locked if it is to be locked.
     ///
     /// # Errors
     /// [`FileOpenError::CacheMode`] or [`FileOpenError::Io`]. The file then keeps its content,
     /// unless it was emptied and could not be examined afterwards.
     pub(crate) fn into_store(self, cache: CacheMode) -> Result<FileStore, FileOpenError> {
-        let Locked {
-            file,
-            metadata,
-            opening,
-        } = self;
-        let file_io = opening.file_io(&file, &metadata, cache)?;
+        let (opening, file) = (self.opening, self.file);
+        let file_io = opening.file_io(&file, &self.metadata, cache)?;
         opening.empty(&file)?;
         let metadata = opening.examine(&file)?;
         Ok(FileStore {

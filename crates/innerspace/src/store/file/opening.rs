@@ -11,7 +11,8 @@ use super::lock::LockedFile;
 use super::options::{CacheMode, Create, FileAccess, FileLock, FileOpenError};
 use crate::sys::file as sys;
 
-/// An open that is under way.
+/// The choices of an open that is under way.
+#[derive(Clone, Copy)]
 pub(crate) struct Opening<'a> {
     /// The caller's path, or the path of a file that the caller has opened, for messages.
     pub(crate) path: &'a Path,
@@ -163,19 +164,10 @@ impl Opening<'_> {
     ) -> Result<FileIo, FileOpenError> {
         if cache == CacheMode::Auto
             && let Some(forced) = forced_mode()
-            && let Ok(file_io) = self.file_io_in(file, metadata, forced)
+            && let Ok(file_io) = self.file_io(file, metadata, forced)
         {
             return Ok(file_io);
         }
-        self.file_io_in(file, metadata, cache)
-    }
-
-    fn file_io_in(
-        &self,
-        file: &File,
-        metadata: &Metadata,
-        cache: CacheMode,
-    ) -> Result<FileIo, FileOpenError> {
         let refused = || FileOpenError::CacheMode {
             path: self.path.to_owned(),
             mode: cache,

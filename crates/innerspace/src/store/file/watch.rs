@@ -11,18 +11,14 @@ use std::io;
 use std::time::SystemTime;
 
 use crate::store::{KnownSince, StoreError, Version};
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, OnDrop};
 
 /// The known state of a file. Reads in flight share it with the store, because the store may be
 /// dropped before they complete.
 #[derive(Debug)]
 pub(super) struct Watch {
     pub(super) len: KnownLen,
-    /// The number of our own changes that have begun, and the number that have ended. `ended` is
-    /// loaded first (see `Watch::version`).
-    begun: AtomicU64,
-    ended: AtomicU64,
     seen: Mutex<Seen>,
     /// Whether the kernel has refused a read by io_uring(7). From then on all reads are calls.
     /// Relaxed, because it guards no other memory.
@@ -94,13 +90,14 @@ impl KnownLen {
     }
 }
 
-/// The results of the last check of the file.
+/// The results of the last check of the file, and our own changes.
 #[derive(Debug)]
 struct Seen {
     stamp: Stamp,
-    /// The number of our own changes begun before that check. `None` if one of them was still under
-    /// way.
-    settled_at: Option<u64>,
+    /// The number of our own changes that are under way.
+    changing: u32,
+    /// Whether a change of our own was under way at the last check, or has begun since.
+    has_changed: bool,
     /// The number of changes from outside so far.
     generation: u64,
 }
@@ -120,25 +117,15 @@ impl Stamp {
     }
 }
 
-/// A change of our own that is under way. Dropping this ends it.
-pub(super) struct OwnChange<'a>(&'a Watch);
-
-impl Drop for OwnChange<'_> {
-    fn drop(&mut self) {
-        self.0.ended.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
 impl Watch {
     pub(super) fn new(metadata: &Metadata, fell_back: bool) -> Watch {
         let stamp = Stamp::of(metadata);
         Watch {
             len: KnownLen::new(stamp.len),
-            begun: AtomicU64::new(0),
-            ended: AtomicU64::new(0),
             seen: Mutex::new(Seen {
                 stamp,
-                settled_at: Some(0),
+                changing: 0,
+                has_changed: false,
                 generation: 0,
             }),
             fell_back: AtomicBool::new(fell_back),
@@ -146,9 +133,11 @@ impl Watch {
     }
 
     /// Begins a change of our own, which lasts until the result is dropped.
-    pub(super) fn own_change(&self) -> OwnChange<'_> {
-        self.begun.fetch_add(1, Ordering::SeqCst);
-        OwnChange(self)
+    pub(super) fn own_change(&self) -> OnDrop<impl FnMut()> {
+        let mut seen = self.seen.lock();
+        seen.changing += 1;
+        seen.has_changed = true;
+        OnDrop(|| self.seen.lock().changing -= 1)
     }
 
     /// Checks the end that a read at `offset` has found. Returns an error if the file reached
@@ -168,19 +157,14 @@ impl Watch {
 
     /// Returns the number of changes from outside that were noticed so far.
     pub(super) fn version(&self, file: &File) -> io::Result<Version> {
+        // No change of our own begins or ends while the file is asked for its stamp.
         let mut seen = self.seen.lock();
-        // Pairs with `own_change`. `ended` is loaded first, so that equality means that no change
-        // was under way.
-        let ended = self.ended.load(Ordering::SeqCst);
-        let begun = self.begun.load(Ordering::SeqCst);
         let stamp = Stamp::of(&file.metadata()?);
-        // The stamp may include a change of our own that began between the two loads.
-        let begun_after = self.begun.load(Ordering::SeqCst);
-        if stamp != seen.stamp && seen.settled_at == Some(begun_after) {
+        if stamp != seen.stamp && !seen.has_changed {
             seen.generation += 1;
         }
         seen.stamp = stamp;
-        seen.settled_at = (begun == ended).then_some(begun);
+        seen.has_changed = seen.changing > 0;
         Ok(Version::new(seen.generation))
     }
 }
