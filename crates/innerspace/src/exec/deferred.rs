@@ -17,8 +17,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::after::is_in_job;
-use super::keyed::{About, Lanes};
-use super::lanes::{Job, Lane, Served, Turn, Workers};
+use super::keyed::Lanes;
+use super::lanes::{Served, Turn, Workers};
 use crate::sync::{Arc, Condvar, Mutex, OnDrop};
 
 /// The number of calls of one payer that run at a time.
@@ -85,20 +85,6 @@ impl Drop for Open {
     }
 }
 
-/// A call in its payer's lane. It keeps the lane alive.
-struct InLane {
-    call: Call,
-    _open: Open,
-    _lane: Arc<Lane>,
-}
-
-impl Job for InLane {
-    fn run(self: Box<Self>) {
-        let InLane { call, _open, _lane } = *self;
-        call();
-    }
-}
-
 impl Deferred {
     pub(crate) fn new(workers: &Workers) -> Deferred {
         Deferred {
@@ -110,11 +96,11 @@ impl Deferred {
     /// Hands a call to the memory's threads, on behalf of `payer`. Never waits.
     pub(crate) fn push(&self, payer: usize, call: Call) -> Served {
         let open = Open::begin(&self.left);
-        let lane = self.lanes.get(About::Payer(payer), payer, AT_A_TIME);
-        let job = InLane {
-            call,
-            _open: open,
-            _lane: lane.clone(),
+        let lane = self.lanes.get(payer, payer, AT_A_TIME);
+        let kept = lane.clone();
+        let job = move || {
+            let _kept = (open, kept);
+            call();
         };
         lane.push(Turn::Shared, Box::new(job))
     }

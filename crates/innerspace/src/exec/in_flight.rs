@@ -34,10 +34,8 @@ pub(crate) struct InFlight<W> {
 struct Table<W> {
     /// The requests, ordered by first block. No two have a block in common.
     entries: BTreeMap<u64, Arc<Entry<W>>>,
-    /// The number of threads that sleep in [`InFlight::wait_filled`].
+    /// The number of threads that sleep in [`InFlight::wait_while`].
     waiting: u32,
-    /// The number of requests that have left and have yet to release their blocks.
-    leaving: u32,
 }
 
 /// One request, as other threads see it.
@@ -99,7 +97,6 @@ impl<W> InFlight<W> {
             table: Mutex::new(Table {
                 entries: BTreeMap::new(),
                 waiting: 0,
-                leaving: 0,
             }),
             changed: Condvar::new(),
         }
@@ -133,9 +130,9 @@ impl<W> InFlight<W> {
         None
     }
 
-    /// Takes a request that is about to end out of the table, unless it was detached. The result
-    /// has the request's stage before that.
-    pub(crate) fn leave(&self, entry: &Entry<W>) -> Leaving<'_, W> {
+    /// Takes a request that is about to end out of the table, unless it was detached. Returns the
+    /// request's stage before that, which tells who owns the blocks.
+    pub(crate) fn leave(&self, entry: &Entry<W>) -> Stage {
         let was = {
             let mut stage = entry.stage.lock();
             match *stage {
@@ -143,17 +140,11 @@ impl<W> InFlight<W> {
                 _ => std::mem::replace(&mut *stage, Stage::Over),
             }
         };
-        let mut table = self.table.lock();
-        table.leaving += 1;
         if was == Stage::Attached {
-            table.entries.remove(&entry.blocks.start);
-            drop(table);
+            self.table.lock().entries.remove(&entry.blocks.start);
             self.changed.notify_all();
         }
-        Leaving {
-            in_flight: self,
-            was,
-        }
+        was
     }
 
     /// Returns the first request that has a block of the range.
@@ -172,12 +163,22 @@ impl<W> InFlight<W> {
         &self,
         block: u64,
         is_being_filled: impl Fn() -> bool,
+        run: impl FnMut(W),
+    ) {
+        self.wait_while(&(block..block + 1), |_| is_being_filled(), run);
+    }
+
+    /// Waits for a state of the table, or of a block. If the work of the first request in the range
+    /// is queued, `run` does it.
+    fn wait_while(
+        &self,
+        blocks: &Range<u64>,
+        waits: impl Fn(&Table<W>) -> bool,
         mut run: impl FnMut(W),
     ) {
         let mut table = self.table.lock();
-        while is_being_filled() {
-            let entry = table.find(&(block..block + 1));
-            if let Some(work) = entry.and_then(|entry| entry.take()) {
+        while waits(&table) {
+            if let Some(work) = table.find(blocks).and_then(|entry| entry.take()) {
                 drop(table);
                 run(work);
                 table = self.table.lock();
@@ -200,33 +201,8 @@ impl<W> InFlight<W> {
 
     /// Waits until no request has a block of the range. `run` does queued work. Meanwhile the
     /// caller prevents new requests.
-    pub(crate) fn wait_landed(&self, blocks: &Range<u64>, mut run: impl FnMut(W)) {
-        while let Some(entry) = self.first_in(blocks) {
-            let queued = entry.take();
-            if let Some(work) = queued {
-                run(work);
-                continue;
-            }
-            let mut table = self.table.lock();
-            while table
-                .find(blocks)
-                .is_some_and(|found| std::ptr::eq(&raw const **found, &raw const *entry))
-            {
-                if entry.is_queued() {
-                    break;
-                }
-                table = self.changed.wait(table);
-            }
-        }
-    }
-
-    /// Waits until all requests that have left have also released their blocks.
-    #[cfg(any(test, feature = "test-util"))]
-    pub(crate) fn wait_quiet(&self) {
-        let mut table = self.table.lock();
-        while table.leaving > 0 {
-            table = self.changed.wait(table);
-        }
+    pub(crate) fn wait_landed(&self, blocks: &Range<u64>, run: impl FnMut(W)) {
+        self.wait_while(blocks, |table| table.find(blocks).is_some(), run);
     }
 
     /// Detaches every request. If a request's work is queued, the work is dropped, which ends the
@@ -253,27 +229,6 @@ impl<W> InFlight<W> {
             // The work may have been queued again meanwhile.
             drop(entry.take());
         }
-    }
-}
-
-/// A request that has left the table and is releasing its blocks.
-#[must_use = "the blocks count as released when this is dropped"]
-pub(crate) struct Leaving<'f, W> {
-    in_flight: &'f InFlight<W>,
-    was: Stage,
-}
-
-impl<W> Leaving<'_, W> {
-    /// Returns the request's stage before it left, which tells who owns the blocks.
-    pub(crate) fn was(&self) -> Stage {
-        self.was
-    }
-}
-
-impl<W> Drop for Leaving<'_, W> {
-    fn drop(&mut self) {
-        self.in_flight.table.lock().leaving -= 1;
-        self.in_flight.changed.notify_all();
     }
 }
 

@@ -9,16 +9,8 @@ use crate::sync::{Arc, Mutex, Weak};
 /// The number of lanes that are kept before unused ones are looked for.
 const LEAST: usize = 16;
 
-/// The subject that the jobs of a lane have in common.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum About {
-    /// The file or space at this address. The jobs are the calls of its tasks.
-    Object(usize),
-    /// The payer with this number. The jobs are calls that were deferred on its behalf.
-    Payer(usize),
-}
-
-/// The lanes of one memory, by subject.
+/// Lanes of one memory, by the number of their subject: the address of the file or space of which
+/// they have the tasks, or the payer on behalf of which they have deferred calls.
 pub(crate) struct Lanes {
     workers: Workers,
     lanes: Mutex<Named>,
@@ -26,7 +18,7 @@ pub(crate) struct Lanes {
 
 #[derive(Default)]
 struct Named {
-    lanes: BTreeMap<About, Weak<Lane>>,
+    lanes: BTreeMap<usize, Weak<Lane>>,
     /// The number of lanes that were in use when they were last counted.
     in_use: usize,
 }
@@ -41,7 +33,7 @@ impl Lanes {
 
     /// Returns the lane for this subject. `payer` pays for it, and at most `limit` of its jobs run
     /// at a time. The lane lasts as long as some caller keeps it.
-    pub(crate) fn get(&self, about: About, payer: usize, limit: u32) -> Arc<Lane> {
+    pub(crate) fn get(&self, about: usize, payer: usize, limit: u32) -> Arc<Lane> {
         let mut named = self.lanes.lock();
         if let Some(lane) = named.lanes.get(&about).and_then(Weak::upgrade) {
             return lane;

@@ -157,26 +157,18 @@ impl State {
         self.lanes.get_mut(&key)
     }
 
-    /// Puts the lane in the list `ready` if one of its jobs may start and it is not in the list.
-    /// Returns whether it did.
-    fn list(&mut self, key: u64) -> bool {
-        let Some(lane) = self.lane(key) else {
-            return false;
-        };
-        let lists = !lane.is_ready && lane.may_start();
-        if lists {
+    /// Puts the lane in the list `ready`, if one of its jobs may start and it is not in the list.
+    /// If its payer has no room, holds it back instead.
+    fn list(&mut self, key: u64) {
+        if let Some(lane) = self.lanes.get_mut(&key)
+            && !lane.is_ready
+            && lane.may_start()
+        {
             lane.is_ready = true;
-            let payer = lane.payer;
-            self.enlist(key, payer);
-        }
-        lists
-    }
-
-    /// Puts a lane in the list `ready`, or holds it back if its payer has no room.
-    fn enlist(&mut self, key: u64, payer: usize) {
-        match self.payers.has_room(payer) {
-            true => self.ready.push_back(key),
-            false => self.payers.hold_back(payer, key),
+            match self.payers.has_room(lane.payer) {
+                true => self.ready.push_back(key),
+                false => self.payers.hold_back(lane.payer, key),
+            }
         }
     }
 
@@ -202,16 +194,14 @@ impl State {
     /// Takes a job out of the lane that has waited longest for its turn.
     fn next(&mut self) -> Option<Started> {
         while let Some(key) = self.ready.pop_front() {
-            let Some(payer) = self.lane(key).map(|lane| lane.payer) else {
+            let Some(lane) = self.lanes.get_mut(&key) else {
                 continue;
             };
-            if !self.payers.has_room(payer) {
-                self.payers.hold_back(payer, key);
+            if !self.payers.has_room(lane.payer) {
+                self.payers.hold_back(lane.payer, key);
                 continue;
             }
-            if let Some(lane) = self.lane(key) {
-                lane.is_ready = false;
-            }
+            lane.is_ready = false;
             if let Some(started) = self.start(key) {
                 self.list(key);
                 return Some(started);

@@ -47,7 +47,7 @@ pub(crate) use after::{is_in_job, wake_after};
 pub(crate) use deferred::Deferred;
 pub(crate) use in_flight::{Entry, InFlight, Stage};
 #[cfg(not(loom))]
-pub(crate) use keyed::{About, Lanes};
+pub(crate) use keyed::Lanes;
 pub(crate) use lanes::{Job, Lane, Served, Turn, Workers};
 #[cfg(not(loom))]
 pub(crate) use waker_slot::WakerSlot;

@@ -206,11 +206,11 @@ impl Fill {
         let pages = core.pages_of(blocks.clone());
         // This comes before a block is unlocked: after that, the block may be evicted, and be in
         // flight again.
-        let leaving = core.requests.leave(&self.request);
+        let was = core.requests.leave(&self.request);
         core.cache
             .count_landed(&core.id.groups, pages.end - pages.start);
         for (block, frame) in blocks.zip(fills.blocks().iter().copied()) {
-            match leaving.was() {
+            match was {
                 Stage::Attached => settle(block, NewBlock::adopt(core, frame, block)),
                 Stage::Detached | Stage::Over => core.free_detached(frame),
             }

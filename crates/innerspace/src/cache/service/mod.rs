@@ -14,9 +14,7 @@ use self::files::{Entry, Files};
 use crate::cache::core::FileCore;
 use crate::cache::errors::{ErrorLog, FileError};
 use crate::exec::reentry::{self, Inside};
-use crate::exec::{
-    About, Deferred, Job, Lane, Lanes, Served, Turn, Workers, is_in_job, wake_after,
-};
+use crate::exec::{Deferred, Job, Lane, Lanes, Served, Turn, Workers, is_in_job, wake_after};
 use crate::group::{Group, GroupId, Slab};
 use crate::reclaim::{OwnerId, Pool, StoreScope, Untried};
 use crate::stats::Event;
@@ -484,7 +482,7 @@ impl Cache {
         if self.is_foreign() {
             return Arc::new(self.workers.lane(payer, limit));
         }
-        self.task_lanes.get(About::Object(address), payer, limit)
+        self.task_lanes.get(address, payer, limit)
     }
 }
 
