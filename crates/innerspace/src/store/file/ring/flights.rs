@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use super::in_flight::Source;
 use crate::exec::run_with_wakers;
 use crate::store::Request;
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, MutexGuard};
 use crate::sys::ring::{Ring, Transfer, iovec, is_refusal};
 
 /// The maximum number of reads in flight. Further reads wait.
@@ -101,40 +101,27 @@ impl Flights {
                 Err(_) => state.is_refused = true,
             }
         }
+        state.outstanding += reads.len();
         if state.is_refused {
             drop(state);
-            for (_, flight) in reads {
-                flight.source.fall_back();
-                flight.request.give_back();
-            }
-            return;
+            let flights = reads.into_iter().map(|(_, flight)| flight);
+            return self.give_back(flights.inspect(|flight| flight.source.fall_back()));
         }
-        state.outstanding += reads.len();
         state.queue.extend(reads);
-        let wake = std::mem::take(&mut state.sleeps);
-        let ring = state.ring.clone();
-        let starts = Self::wants_thread(&mut state);
-        drop(state);
-        if let (true, Some(ring)) = (wake, ring) {
+        let wakes = std::mem::take(&mut state.sleeps);
+        let ring = state.ring.clone().filter(|_| wakes);
+        self.ensure_thread(state);
+        if let Some(ring) = ring {
             ring.wake();
-        }
-        if let Some(number) = starts {
-            self.start(number);
         }
     }
 
     /// Starts another thread for the ring if the one that has it does not return from a waker, or
     /// if none could be started.
     pub(crate) fn look_after(self: &Arc<Flights>) {
-        let starts = {
-            let mut state = self.state.lock();
-            match state.thread == 0 && !state.has_work() {
-                true => None,
-                false => Self::wants_thread(&mut state),
-            }
-        };
-        if let Some(number) = starts {
-            self.start(number);
+        let state = self.state.lock();
+        if state.thread != 0 || state.has_work() {
+            self.ensure_thread(state);
         }
     }
 
@@ -146,21 +133,19 @@ impl Flights {
         }
     }
 
-    /// Returns the number of a thread to start, if one is needed.
-    fn wants_thread(state: &mut State) -> Option<u64> {
+    /// Starts a thread, unless one has the ring and is not stuck in a waker.
+    fn ensure_thread(self: &Arc<Flights>, mut state: MutexGuard<'_, State>) {
         let is_stuck = state
             .calls_since
             .is_some_and(|since| since.elapsed() > PATIENCE);
         if state.thread != 0 && !is_stuck {
-            return None;
+            return;
         }
         state.threads += 1;
         state.thread = state.threads;
         state.calls_since = None;
-        Some(state.thread)
-    }
-
-    fn start(self: &Arc<Flights>, number: u64) {
+        let number = state.thread;
+        drop(state);
         let flights = self.clone();
         let thread = crate::sync::thread::Builder::new().name("innerspace-ring".to_owned());
         if thread.spawn(move || flights.serve(number)).is_err() {
@@ -171,12 +156,18 @@ impl Flights {
             }
             let queue = std::mem::take(&mut state.queue);
             drop(state);
-            let count = queue.len();
-            for (_, flight) in queue {
-                flight.request.give_back();
-            }
-            self.state.lock().outstanding -= count;
+            self.give_back(queue.into_iter().map(|(_, flight)| flight));
         }
+    }
+
+    /// Has reads done by calls.
+    fn give_back(&self, flights: impl Iterator<Item = Flight>) {
+        let mut count = 0;
+        for flight in flights {
+            flight.request.give_back();
+            count += 1;
+        }
+        self.state.lock().outstanding -= count;
     }
 
     /// Submits and completes reads until there are none for a while; the main loop of the thread.
@@ -239,17 +230,14 @@ impl Flights {
         if refused.is_empty() {
             return;
         }
-        let count = refused.len();
         let is_broken = ring.is_broken();
-        for (flight, error) in refused {
+        self.give_back(refused.into_iter().map(|(flight, error)| {
             if is_broken || is_refusal(&error) {
                 flight.source.fall_back();
             }
-            flight.request.give_back();
-        }
-        let mut state = self.state.lock();
-        state.outstanding -= count;
-        state.is_refused |= is_broken;
+            flight
+        }));
+        self.state.lock().is_refused |= is_broken;
     }
 
     fn complete(&self, number: u64, landed: &mut Vec<(Flight, io::Result<usize>)>) {
