@@ -124,7 +124,7 @@ pub(crate) fn sync_if_wanted(core: &FileCore) -> Result<(), FileError> {
         return Ok(());
     }
     if !core.may_call_unasked() {
-        core.cache.want_syncs();
+        core.cache.want_writes();
         return Ok(());
     }
     wanted.store(false, Ordering::Relaxed);
@@ -149,7 +149,7 @@ pub(crate) fn sync_before_eviction(core: &FileCore, frames: &[FrameId], may_call
         sync_for_room(core);
     } else if is_unsynced {
         core.writes.syncs.wanted.store(true, Ordering::Relaxed);
-        core.cache.want_syncs();
+        core.cache.want_writes();
     }
     !is_unsynced || may_call
 }

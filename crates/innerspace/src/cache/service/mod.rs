@@ -84,12 +84,11 @@ pub(crate) struct Cache {
     /// Held shared by threads that keep a space alive for a moment without having a handle: they
     /// may turn out to be the last to do so.
     visits: RwLock<()>,
-    /// Whether some group has so many dirty pages that blocks of any age are written.
-    flush_wanted: AtomicBool,
+    /// Whether some group has so many dirty pages that blocks of any age are written, or some file
+    /// is to be synced, so that its blocks can be evicted.
+    writes_wanted: AtomicBool,
     /// The tick, plus 1, in which there was nothing to write.
     flush_futile_at: AtomicU64,
-    /// Whether some file is to be synced, so that its blocks can be evicted.
-    syncs_wanted: AtomicBool,
 }
 
 /// A number of pages of each group, including those of the groups below.
@@ -150,9 +149,8 @@ impl Cache {
             workers,
             flights: Arc::default(),
             unserved: AtomicBool::new(false),
-            flush_wanted: AtomicBool::new(false),
+            writes_wanted: AtomicBool::new(false),
             flush_futile_at: AtomicU64::new(0),
-            syncs_wanted: AtomicBool::new(false),
         })
     }
 

@@ -20,58 +20,59 @@ impl Cache {
     #[inline]
     pub(crate) fn want_flush(&self) {
         let futile = self.flush_futile_at.load(Ordering::Relaxed) == self.pool.background.now() + 1;
-        if !futile && !self.flush_wanted.load(Ordering::Relaxed) {
-            self.flush_wanted.store(true, Ordering::Release);
-            self.pool.background.kick();
+        if !futile && !self.writes_wanted.load(Ordering::Relaxed) {
+            self.want_writes();
         }
     }
 
-    /// Has each file of a group with too many dirty pages write a run, so that no file waits for
-    /// the others.
-    fn run_flushes(&self) -> Step {
-        if !self.flush_wanted.swap(false, Ordering::Acquire) {
+    /// Requests a step that writes such blocks, and syncs the files that need it.
+    pub(crate) fn want_writes(&self) {
+        self.writes_wanted.store(true, Ordering::Release);
+        self.pool.background.kick();
+    }
+
+    /// Makes the syncs that eviction requested. Has each file of a group with too many dirty pages
+    /// write a run, so that no file waits for the others. If there are threads, they do both, so
+    /// that a store that hangs does not keep other files from being written. A failure is entered
+    /// in the file's error sequence. A closed file needs no sync.
+    fn run_writes(&self) -> Step {
+        if !self.writes_wanted.swap(false, Ordering::Acquire) {
             return Step::Idle;
         }
-        let mut written = 0;
         let has_threads = self.workers.has_threads();
+        let (mut over, mut written) = (0, 0);
         for file in self.unwritten_files(GroupId::ROOT) {
-            if !has_too_much_dirty(&file) || !file.may_call_unasked() {
+            let is_over = has_too_much_dirty(&file) && file.may_call_unasked();
+            if has_threads {
+                if is_over || file.writes.syncs.wanted.load(Ordering::Relaxed) {
+                    flush_in_its_lane(&file, FlushRequest::ANY);
+                }
                 continue;
             }
-            // So a store that hangs does not keep other files from being written.
-            match has_threads {
-                true => flush_in_its_lane(&file, FlushRequest::ANY),
-                false => written += write_some(&file),
+            let _ = sync_if_wanted(&file);
+            if is_over {
+                over += 1;
+                written += write_some(&file);
             }
         }
-        if has_threads {
-            return Step::Idle;
+        if written > 0 {
+            self.writes_wanted.store(true, Ordering::Release);
+            return Step::More;
         }
-        // In a call to a store, some files are skipped that can be written as soon as the call
-        // ends.
-        if written == 0 && StoreScope::is_any_open() {
-            self.flush_wanted.store(true, Ordering::Release);
-            self.pool.background.kick();
-            return Step::Idle;
-        }
-        if written == 0 {
+        if !has_threads && StoreScope::is_any_open() {
+            // In a call to a store, some files are skipped that can be written as soon as the call
+            // ends.
+            self.want_writes();
+        } else if over > 0 {
             self.note_futile_flush();
-            return Step::Idle;
         }
-        self.flush_wanted.store(true, Ordering::Release);
-        Step::More
+        Step::Idle
     }
 
     /// Notes that nothing could be written in this tick.
     pub(crate) fn note_futile_flush(&self) {
         let tick = self.pool.background.now() + 1;
         self.flush_futile_at.store(tick, Ordering::Relaxed);
-    }
-
-    /// Requests a step that syncs the files that need it.
-    pub(crate) fn want_syncs(&self) {
-        self.syncs_wanted.store(true, Ordering::Release);
-        self.pool.background.kick();
     }
 
     /// Does a bounded piece of work for the files and for the pool below them. The caller has no
@@ -87,9 +88,8 @@ impl Cache {
         }
         panics.catch(|| self.call_watchers());
         panics.catch(|| self.run_deferred());
-        panics.catch(|| self.run_syncs());
         let (mut flushed, mut stepped) = (Step::Idle, Step::Idle);
-        panics.catch(|| flushed = self.run_flushes());
+        panics.catch(|| flushed = self.run_writes());
         panics.catch(|| stepped = self.pool.background_step());
         panics.go_on();
         match (flushed, stepped) {
@@ -111,8 +111,15 @@ impl Cache {
             self.leave_jobs_to_service();
         }
         self.serve_queued(&mut panics);
-        panics.catch(|| self.run_syncs());
-        panics.catch(|| self.flush_in_rounds());
+        // The number of rounds is bounded: writers may make blocks dirty as fast as they are
+        // written.
+        panics.catch(|| {
+            for _ in 0..TICK_FLUSHES {
+                if self.run_writes() == Step::Idle {
+                    break;
+                }
+            }
+        });
         panics.catch(|| self.pool.tick());
         panics.catch(|| self.call_watchers());
         panics.catch(|| self.run_deferred());
@@ -156,31 +163,6 @@ impl Cache {
     fn serve_queued(&self, panics: &mut Panics) {
         if !self.is_served() {
             panics.catch(|| self.run_jobs());
-        }
-    }
-
-    fn flush_in_rounds(&self) {
-        // The number of rounds is bounded: writers may make blocks dirty as fast as they are
-        // written.
-        for _ in 0..TICK_FLUSHES {
-            if self.run_flushes() == Step::Idle {
-                break;
-            }
-        }
-    }
-
-    /// Makes the syncs that eviction requested, or has threads make them. A failure is entered in
-    /// the file's error sequence. A closed file needs no sync.
-    fn run_syncs(&self) {
-        if !self.syncs_wanted.swap(false, Ordering::Acquire) {
-            return;
-        }
-        for file in self.unwritten_files(GroupId::ROOT) {
-            let is_wanted = file.writes.syncs.wanted.load(Ordering::Relaxed);
-            match self.workers.has_threads() {
-                true if is_wanted => flush_in_its_lane(&file, FlushRequest::ANY),
-                _ => drop(sync_if_wanted(&file)),
-            }
         }
     }
 

@@ -120,7 +120,7 @@ fn the_work_of_a_tick_is_for_files_with_unwritten_blocks_alone() {
     let work = || {
         failpoint::count("FileSeen", || {
             tenants.memory.0.cache.want_flush();
-            tenants.memory.0.cache.want_syncs();
+            tenants.memory.0.cache.want_writes();
             tenants.memory.tick();
         })
     };
