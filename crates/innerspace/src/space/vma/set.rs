@@ -242,15 +242,13 @@ impl VmaSet {
                 _ => new.push(part),
             }
         }
-        // A range at either end that is in both lists stays in the trees.
-        let same = |(a, b): (&Vma, &Vma)| a.is_same(b);
-        while old.last().zip(new.last()).is_some_and(same) {
-            old.pop();
-            new.pop();
-        }
-        let first = old.iter().zip(&new).take_while(|pair| same(*pair)).count();
-        old.drain(..first);
-        new.drain(..first);
+        // Both lists are sorted. A range that is in both stays in the trees.
+        let is_in = |list: &[Vma], vma: &Vma| {
+            let place = list.binary_search_by_key(&vma.start, |other| other.start);
+            place.is_ok_and(|place| vma.is_same(&list[place]))
+        };
+        let stay: Vec<Vma> = old.extract_if(.., |vma| is_in(&new, vma)).collect();
+        new.retain(|vma| !is_in(&stay, vma));
         let locked = |vmas: &[Vma]| vmas.iter().filter(|vma| vma.is_locked()).count();
         self.locked = self.locked + locked(&new) - locked(&old);
         for vma in &old {
@@ -360,6 +358,15 @@ mod tests {
         assert_eq!((changed.removed.len(), changed.added.len()), (3, 1));
         let unchanged = protect(&mut set, 12, 13, RW);
         assert!(unchanged.removed.is_empty() && unchanged.added.is_empty());
+    }
+
+    #[test]
+    fn what_a_change_leaves_as_it_was_between_its_ends_is_not_part_of_it() {
+        let rows = [(10, R), (12, RW), (15, RW), (18, RW), (20, R)];
+        let mut set = set(&rows.map(|(start, protection)| anonymous(start, start + 2, protection)));
+        let changed = protect(&mut set, 10, 22, RW);
+        assert_eq!(shape(&set), "10-14 rw, 15-17 rw, 18-22 rw");
+        assert_eq!((changed.removed.len(), changed.added.len()), (4, 2));
     }
 
     // spec: V14
