@@ -168,7 +168,7 @@ impl Sequence {
         let mut caches = self.caches.lock();
         caches.alive.leave(cache.ticket);
         caches.gone.add(cache.shared.lookups());
-        drop(caches);
+        // A change that does not find the cache in the list any more keeps no file open.
         *cache.shared.kept.lock() = Default::default();
     }
 
