@@ -77,7 +77,9 @@ impl Nodes<'_> {
         replaced: &mut Detached,
         moved: impl FnOnce(Post),
     ) -> Result<FrameId, NeedNodes> {
-        self.own_range(&(at..at + 1), Edit::Part, spares, replaced, moved)?;
+        // `Forbid`, because no page is dropped or moved: the leaf keeps its shadow, and the fault
+        // takes over its pages once it stores to one.
+        self.own_range(&(at..at + 1), Edit::Forbid, spares, replaced, moved)?;
         self.fill_path(at, 0, spares)
     }
 

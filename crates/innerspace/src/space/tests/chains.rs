@@ -156,3 +156,39 @@ fn a_shadow_is_collapsed_once() {
     keep.validate();
     second.validate();
 }
+
+/// While a node of the space is being replaced, a store elsewhere makes sure first that its path is
+/// the space's own. It takes over the pages of its leaf's shadow all the same, and the leaf forgets
+/// the next shadow, from which it borrows nothing.
+#[test]
+fn a_store_beside_a_replaced_node_keeps_no_shadow_in_vain() {
+    let pool = pool(512);
+    let first = space(&pool);
+    let at = numbered(&first, 4);
+    let second = first.fork().unwrap();
+    let mut a = second.accessor().unwrap();
+    (0..3).for_each(|page| a.store(at + page * PAGE, 10u64).unwrap());
+    let third = second.fork().unwrap();
+    let mut b = third.accessor().unwrap();
+    b.store(at + 2 * PAGE, 12u64).unwrap();
+    drop((a, second));
+    pool.flush_retired();
+    pool.flush_retired();
+    let nodes = third.0.nodes();
+    let leaf = nodes.find(at.0).unwrap().frame;
+    let hold = |node| &pool.frames.meta(node).hold;
+    // Another thread counts as a borrower of the shadow while it works on it.
+    let (shadow, _) = nodes.shadow(leaf).unwrap();
+    assert!(hold(shadow).try_map());
+    b.store(at + 3 * PAGE, 13u64).unwrap();
+    let _held = hold(shadow).unmap();
+    assert_eq!(nodes.borrowing_depth(leaf), 2);
+    // And another replaces a node.
+    assert!(hold(nodes.root).try_get());
+    b.store(at, 14u64).unwrap();
+    let _held = hold(nodes.root).put();
+    assert_eq!(nodes.borrowing_depth(leaf), 0);
+    third.validate();
+    drop((b, third, first));
+    assert_nothing_left(&pool);
+}
