@@ -4,8 +4,12 @@
 //! A page is *clean* from the `Space::take_dirty` of its range until a fault makes it writable. So
 //! a clean page is not writable. `take_dirty` closes the gate on the range, makes the range clean,
 //! takes away the write validity of the pages that were not, waits for a grace period, and opens
-//! the gate. `docs/protocols/watched-pages.md` has the argument, and says what else ends the state
-//! of a page.
+//! the gate. `docs/protocols/watched-pages.md` has the argument, and says when else a page stops
+//! being clean.
+//!
+//! The log keeps the clean ranges, and they cost the group a page of memory for every 128. Each run
+//! of pages that were stored to cuts one in two, until a `take_dirty` joins them again. If the
+//! group cannot pay for one more, the pages after the cut are not clean either.
 //!
 //! The mutex of the log is taken inside sections and under the gate's writer lock, and no lock is
 //! taken under it.
@@ -38,7 +42,7 @@ pub(crate) struct DirtyLog {
 
 #[derive(Debug, Default)]
 struct Log {
-    /// The clean ranges, start to end. They do not overlap.
+    /// The clean ranges, start to end. They do not touch.
     clean: BTreeMap<u64, u64>,
     /// The number of pages of memory that the group is charged for.
     charged: usize,
@@ -61,8 +65,7 @@ impl DirtyLog {
         self.log.lock().forget(payer, &page);
     }
 
-    /// Ends the state of a range whose pages may have changed. The caller holds the gate's writer
-    /// lock.
+    /// Notes that no page of a range is clean any more. The caller holds the gate's writer lock.
     pub(crate) fn forget(&self, payer: Payer<'_>, range: &Range<u64>) {
         // Relaxed: the writer's mutex orders this load.
         if self.watching.load(Ordering::Relaxed) {
@@ -137,7 +140,9 @@ impl Log {
         let has_room = self.make_room(payer).is_ok();
         let mut taken = Vec::new();
         let (mut to, mut whole) = (range.end, range.clone());
-        while let Some(known) = self.take_out(range) {
+        // Ranges that touch are joined.
+        let near = range.start.saturating_sub(1)..range.end.saturating_add(1);
+        while let Some(known) = self.take_out(&near) {
             if known.end < to {
                 taken.push(known.end..to);
             }

@@ -221,7 +221,7 @@ impl Space {
     ///
     /// The call waits for an accessor no longer than for its current access, and takes time in
     /// proportion to the pages in the result. The first store to each page after a call costs a
-    /// short fault.
+    /// short fault. 128 separate runs of such pages cost a page of memory until they are taken.
     ///
     /// ```
     /// use innerspace::{MIB, Map, Memory};

@@ -29,9 +29,9 @@ pub(super) fn take(space: &SpaceInner, range: &Range<u64>) -> Vec<Range<VirtAddr
         space.grace();
     }
     drop(closed);
-    let pages_of = |part: &Range<u64>| -> Vec<Range<u64>> {
+    let mapped = taken.iter().flat_map(|part| {
         let mapped = writer.vmas.overlapping(part).filter(|vma| vma.has_pages());
-        mapped.map(|vma| vma.part_in(part)).collect()
-    };
-    merged(taken.iter().flat_map(pages_of).collect())
+        mapped.map(|vma| vma.part_in(part))
+    });
+    merged(mapped.collect())
 }

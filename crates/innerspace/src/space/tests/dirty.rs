@@ -3,7 +3,7 @@
 use crate::space::dirty::{A_PAGE, DirtyLog};
 
 impl DirtyLog {
-    /// Checks that the clean ranges do not overlap and are charged. No other thread uses the space.
+    /// Checks that the clean ranges do not touch and are charged. No other thread uses the space.
     pub(crate) fn validate(&self) {
         let log = self.log.lock();
         let entries = log.clean.len();
@@ -12,10 +12,13 @@ impl DirtyLog {
             "I3: {entries} entries of the log, and {} pages charged",
             log.charged
         );
-        let mut last = 0;
+        let mut last = None;
         for (start, end) in &log.clean {
-            assert!(last <= *start && start < end, "a clean range at {start:#x}");
-            last = *end;
+            assert!(
+                last < Some(*start) && start < end,
+                "a clean range at {start:#x}"
+            );
+            last = Some(*end);
         }
     }
 }

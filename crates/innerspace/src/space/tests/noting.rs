@@ -1,4 +1,4 @@
-//! The log of stores when there is no memory for it.
+//! The log of stores: its memory, and what it does when there is none.
 
 use super::*;
 
@@ -47,6 +47,31 @@ fn a_range_that_cannot_be_cut_in_two_is_forgotten_from_there_on() {
     let pages = pages.chain((11..stores).map(page));
     assert!(named.iter().cloned().eq(pages), "{named:?}");
     space.validate();
+    drop((a, space));
+    assert_nothing_left(&pool);
+}
+
+/// A display that takes what was stored to a part at a time costs no more than one that takes all
+/// of it at once.
+#[test]
+fn a_range_that_is_taken_in_parts_is_noted_as_one() {
+    let pool = pool(512);
+    let space = space(&pool);
+    let at = space.map(Map::anonymous(256 * PAGE)).unwrap();
+    let mut a = space.accessor().unwrap();
+    let mut charges = Vec::new();
+    for part in [256, 1, 4] {
+        (0..256).for_each(|page| a.store(at + page * PAGE, 1u8).unwrap());
+        for start in (0..256).step_by(part as usize) {
+            let part = at + start * PAGE..at + (start + part) * PAGE;
+            let named = space.take_dirty(part.start, part.end - part.start).unwrap();
+            assert_eq!(named, [part]);
+        }
+        space.validate();
+        assert_eq!(space.take_dirty(at, 256 * PAGE).unwrap(), []);
+        charges.push(pool.groups.usage(GroupId::ROOT));
+    }
+    assert_eq!(charges[1..], [charges[0]; 2]);
     drop((a, space));
     assert_nothing_left(&pool);
 }
