@@ -7,6 +7,7 @@ use super::forms::forms;
 use super::single::{Core, Sectioned, Single};
 use super::what::What;
 use crate::space::core::fault::{AccessKind, Fault};
+use crate::space::table::still::COMPARED;
 use crate::space::vma::device::Transfer;
 use crate::{PAGE_SIZE, VirtAddr};
 
@@ -110,19 +111,20 @@ impl Core {
 
     pub(crate) fn compare<S: Sectioned>(
         &mut self,
-        at: VirtAddr,
+        mut at: VirtAddr,
         mut bytes: &[u8],
     ) -> Result<Ordering, Fault> {
-        let mut buffer = [0; PAGE_SIZE];
-        for (at, len) in self.space.pieces(at, bytes.len()) {
-            let (piece, rest) = bytes.split_at(len);
-            self.read::<S>(VirtAddr(at), &mut buffer[..len])?;
-            match buffer[..len].cmp(piece) {
-                Ordering::Equal => bytes = rest,
-                order => return Ok(order),
-            }
+        let mut buffer = [0; COMPARED];
+        let mut order = Ordering::Equal;
+        while order.is_eq() && !bytes.is_empty() {
+            // A piece ends between two words, so that none is read in parts.
+            let piece;
+            (piece, bytes) = bytes.split_at(bytes.len().min(COMPARED - at.0 as usize % COMPARED));
+            self.read::<S>(at, &mut buffer[..piece.len()])?;
+            order = buffer[..piece.len()].cmp(piece);
+            at = self.space.after(at, piece.len() as u64);
         }
-        Ok(Ordering::Equal)
+        Ok(order)
     }
 
     /// Copies inside the space. The copy goes through a buffer of one page, so that it makes

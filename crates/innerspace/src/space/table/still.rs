@@ -18,6 +18,9 @@ use crate::sync::Arc;
 use crate::sys::copy;
 use crate::{FrameId, PAGE_SIZE};
 
+/// The number of bytes that a comparison copies at a time.
+pub(crate) const COMPARED: usize = 512;
+
 /// Bytes of one page of a snapshot, kept while this value lives.
 pub(crate) struct StillPage {
     pool: Arc<Pool>,
@@ -135,12 +138,13 @@ impl Nodes<'_> {
     /// Returns whether the bytes of a page are the same as those of the frame `image`.
     pub(crate) fn is_as(self, page: Pte, image: FrameId) -> bool {
         let frames = &self.pool.frames;
-        let bytes_of = |frame| {
-            let mut bytes = [0; PAGE_SIZE];
-            // SAFETY: a whole frame of the arena; `bytes` is no part of it.
-            unsafe { copy::copy_in(&mut bytes, frames.host(frame)) };
+        let piece_of = |frame, at| {
+            let mut bytes = [0; COMPARED];
+            // SAFETY: inside a frame of the arena; `bytes` is no part of it.
+            unsafe { copy::copy_in(&mut bytes, frames.host(frame).add(at)) };
             bytes
         };
-        bytes_of(self.frame_of(page)) == bytes_of(image)
+        let mut pieces = (0..PAGE_SIZE).step_by(COMPARED);
+        pieces.all(|at| piece_of(self.frame_of(page), at) == piece_of(image, at))
     }
 }
