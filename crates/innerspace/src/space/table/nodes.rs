@@ -125,7 +125,7 @@ impl<'pool> Nodes<'pool> {
     }
 
     /// Returns whether a child of a node that is exclusive to the space is shared, so that it has
-    /// to be copied. The caller holds `paths`.
+    /// to be copied. It is not the leaf of zeros. The caller holds `paths`.
     ///
     /// A shared child stays shared until `replaced` is released, though its other sharers may go at
     /// any time. Otherwise a thread that found it exclusive would change its words with no lock,
@@ -138,9 +138,6 @@ impl<'pool> Nodes<'pool> {
         level: u32,
         replaced: &mut Detached,
     ) -> bool {
-        if self.is_zero_leaf(child) {
-            return self.is_shared(child);
-        }
         let hold = &self.pool.frames.meta(child).hold;
         if !hold.try_get() {
             return true; // the count is full, and so many sharers do not all go meanwhile

@@ -3,15 +3,15 @@
 //!
 //! Each `Memory` has one such leaf and never frees it, so the root group pays for it, and its users
 //! are not counted: a revoker takes away words that lead to it at any time, with neither `paths`
-//! nor the gate. The leaf counts as shared: a change of a page below it copies it first, and gets
-//! an empty leaf. Its words never change; walks that change words skip it, and copies of nodes and
-//! restores leave it out. It may stand only where an entry of a direct-access file says "hole of 2
-//! MiB", and is linked and unlinked under that entry's lock.
+//! nor the gate. The leaf counts as shared: a change of a page below it unlinks it first. Its words
+//! never change; walks that change words skip it, and copies of nodes and restores leave it out. It
+//! may stand only where an entry of a direct-access file says "hole of 2 MiB", and is linked, and
+//! unlinked by a revoker, under that entry's lock.
 //!
-//! A thread that makes a path the space's own replaces the leaf of zeros by an empty leaf, or by
-//! none. It does so by a plain store, in a section and with `paths` held. A revoker may have been
-//! faster. But the revoker keeps the entry locked until the section ends, and a fault that would
-//! link a leaf there waits for the entry first, or for `paths`. So no word is overwritten.
+//! A thread that makes a path the space's own unlinks the leaf of zeros by a plain store, in a
+//! section and with `paths` held. A revoker may have been faster. But the revoker keeps the entry
+//! locked until the section ends, and a fault that would link a leaf there waits for the entry
+//! first, or for `paths`. So no word is overwritten.
 //!
 //! The leaf of zeros does not stand where a mapping allows execution, because its words are right
 //! for loads alone. A fetch would have to replace it, and copy the nodes above it, even in a
@@ -57,7 +57,7 @@ impl Nodes<'_> {
         let Some(node) = (2..=ROOT_LEVEL).rev().try_fold(self.root, child) else {
             return;
         };
-        // A thread that copied the leaf meanwhile has put an empty one here.
+        // A thread that made the path its own meanwhile may have put another leaf here.
         let word = &self.words(node)[slot_index(at, 1)];
         let _unlinked =
             word.compare_exchange(child_word(leaf), 0, Ordering::AcqRel, Ordering::Relaxed);
