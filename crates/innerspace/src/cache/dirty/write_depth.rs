@@ -63,10 +63,13 @@ impl Spread {
     /// thread claims any more after a run of which nothing could be written.
     fn write(&self, core: &FileCore, reason: WriteReason, mode: Wait) {
         while let Some(blocks) = self.claim(core, reason) {
+            let claimed = blocks.end - blocks.start;
             let (mut end, mut panics) = (RunEnd::default(), Panics::default());
             panics.catch(|| end = write_blocks(core, blocks, reason, mode));
             let mut state = self.state.lock();
             state.claimed -= 1;
+            // Another thread may have written some of the blocks since they were claimed.
+            state.allowed += claimed.saturating_sub(end.written + end.failed);
             state.total.written += end.written;
             state.total.failed += end.failed;
             state.total.refused += end.refused;
