@@ -128,7 +128,24 @@ pub fn short_read_error<S: Store + ?Sized>(
 /// [`InvalidData`](io::ErrorKind::InvalidData) if it claims to have written more than it was asked
 /// to. After an error any part may be written.
 pub fn write_all_at<S: Store + ?Sized>(store: &S, buf: &[u8], offset: u64) -> io::Result<()> {
-    write_all_vectored_at(store, &mut [IoSlice::new(buf)], offset)
+    let mut done = 0;
+    while done < buf.len() {
+        let (at, rest) = (offset + done as u64, &buf[done..]);
+        let count = uninterrupted(|| store.write_at(rest, at))?;
+        done += check_written(count, rest.len(), at)?;
+    }
+    Ok(())
+}
+
+/// Returns the count that a store gave for a write of `wanted` bytes, if it is a possible one.
+fn check_written(count: usize, wanted: usize, offset: u64) -> io::Result<usize> {
+    if count == 0 {
+        let wanted = wanted as u64;
+        return Err(StoreError::WriteZero { offset, wanted }.into());
+    }
+    // A store that claims more is faulty, and the bytes that it wrote are unknown.
+    let possible = (count <= wanted).then_some(count);
+    possible.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Writes like [`write_all_at`] from buffers that are written one after the other. `bufs` is used
@@ -145,14 +162,7 @@ pub fn write_all_vectored_at<S: Store + ?Sized>(
     let mut wanted: usize = bufs.iter().map(|buf| buf.len()).sum();
     while !bufs.is_empty() {
         let count = uninterrupted(|| store.write_vectored_at(bufs, offset))?;
-        if count == 0 {
-            let wanted = wanted as u64;
-            return Err(StoreError::WriteZero { offset, wanted }.into());
-        }
-        if count > wanted {
-            // A store that claims this is faulty, and the bytes that it wrote are unknown.
-            return Err(io::ErrorKind::InvalidData.into());
-        }
+        check_written(count, wanted, offset)?;
         IoSlice::advance_slices(&mut bufs, count);
         offset += count as u64;
         wanted -= count;

@@ -276,3 +276,38 @@ fn a_store_that_says_it_read_more_than_was_asked_is_not_believed() {
     let error = read_exact_or_eof(&Boasts, &mut [0; 8], 0).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::InvalidData);
 }
+
+/// A store that writes several buffers one by one, with the function for one.
+struct OneByOne(MemoryStore);
+
+impl Store for OneByOne {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.0.write_at(buf, offset)
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        let mut done = 0;
+        for buf in bufs {
+            write_all_at(self, buf, offset + done as u64)?;
+            done += buf.len();
+        }
+        Ok(done)
+    }
+}
+
+#[test]
+fn a_store_may_write_several_buffers_with_the_function_for_one() {
+    let store = OneByOne(MemoryStore::new());
+    let mut bufs = [IoSlice::new(b"abc"), IoSlice::new(b"de")];
+    write_all_vectored_at(&store, &mut bufs, 1).unwrap();
+    write_all_at(&store, b"f", 6).unwrap();
+    assert_eq!(read_all(&store), b"\0abcdef");
+}
