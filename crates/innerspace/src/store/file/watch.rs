@@ -19,6 +19,10 @@ use crate::sync::{Mutex, OnDrop};
 #[derive(Debug)]
 pub(super) struct Watch {
     pub(super) len: KnownLen,
+    /// The number of our own changes that have begun, and the number that have ended. A change
+    /// takes no lock: a check may wait for the file system for long.
+    begun: AtomicU64,
+    ended: AtomicU64,
     seen: Mutex<Seen>,
     /// Whether the kernel has refused a read by io_uring(7). From then on all reads are calls.
     /// Relaxed, because it guards no other memory.
@@ -90,14 +94,12 @@ impl KnownLen {
     }
 }
 
-/// The results of the last check of the file, and our own changes.
+/// The results of the last check of the file.
 #[derive(Debug)]
 struct Seen {
     stamp: Stamp,
-    /// The number of our own changes that are under way.
-    changing: u32,
-    /// Whether a change of our own was under way at the last check, or has begun since.
-    has_changed: bool,
+    /// The number of our own changes that had begun, if none of them was under way.
+    settled_at: Option<u64>,
     /// The number of changes from outside so far.
     generation: u64,
 }
@@ -122,10 +124,11 @@ impl Watch {
         let stamp = Stamp::of(metadata);
         Watch {
             len: KnownLen::new(stamp.len),
+            begun: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
             seen: Mutex::new(Seen {
                 stamp,
-                changing: 0,
-                has_changed: false,
+                settled_at: Some(0),
                 generation: 0,
             }),
             fell_back: AtomicBool::new(fell_back),
@@ -134,10 +137,10 @@ impl Watch {
 
     /// Begins a change of our own, which lasts until the result is dropped.
     pub(super) fn own_change(&self) -> OnDrop<impl FnMut()> {
-        let mut seen = self.seen.lock();
-        seen.changing += 1;
-        seen.has_changed = true;
-        OnDrop(|| self.seen.lock().changing -= 1)
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        OnDrop(|| {
+            self.ended.fetch_add(1, Ordering::SeqCst);
+        })
     }
 
     /// Checks the end that a read at `offset` has found. Returns an error if the file reached
@@ -157,14 +160,19 @@ impl Watch {
 
     /// Returns the number of changes from outside that were noticed so far.
     pub(super) fn version(&self, file: &File) -> io::Result<Version> {
-        // No change of our own begins or ends while the file is asked for its stamp.
         let mut seen = self.seen.lock();
+        // Pairs with `own_change`. `ended` is loaded first, so that equality means that no change
+        // was under way.
+        let ended = self.ended.load(Ordering::SeqCst);
+        let begun = self.begun.load(Ordering::SeqCst);
         let stamp = Stamp::of(&file.metadata()?);
-        if stamp != seen.stamp && !seen.has_changed {
+        // The stamp may include a change of our own that began after the loads.
+        let begun_after = self.begun.load(Ordering::SeqCst);
+        if stamp != seen.stamp && seen.settled_at == Some(begun_after) {
             seen.generation += 1;
         }
         seen.stamp = stamp;
-        seen.has_changed = seen.changing > 0;
+        seen.settled_at = (begun == ended).then_some(begun);
         Ok(Version::new(seen.generation))
     }
 }
