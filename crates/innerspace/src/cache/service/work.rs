@@ -40,7 +40,7 @@ impl Cache {
             return Step::Idle;
         }
         let has_threads = self.workers.has_threads();
-        let (mut over, mut written) = (0, 0);
+        let (mut over, mut written, mut panics) = (0, 0, Panics::default());
         for file in self.unwritten_files(GroupId::ROOT) {
             let is_over = has_too_much_dirty(&file) && file.may_call_unasked();
             if has_threads {
@@ -49,14 +49,17 @@ impl Cache {
                 }
                 continue;
             }
-            let _ = sync_if_wanted(&file);
+            panics.catch(|| drop(sync_if_wanted(&file)));
             if is_over {
                 over += 1;
-                written += write_some(&file);
+                panics.catch(|| written += write_some(&file));
             }
         }
         if written > 0 {
             self.writes_wanted.store(true, Ordering::Release);
+        }
+        panics.go_on();
+        if written > 0 {
             return Step::More;
         }
         if !has_threads && StoreScope::is_any_open() {
