@@ -24,8 +24,7 @@ pub(crate) fn end_write_mappings(core: &FileCore, locked: &[Locked<'_>]) {
         return;
     };
     let last = locked.iter().rfind(wmapped).map_or(first, Locked::block);
-    core.revoke(first..last + 1, Revoke::Write);
-    core.grace();
+    core.revoke_and_wait(first..last + 1, Revoke::Write);
     for one in locked.iter().filter(wmapped) {
         zero_past_end(core, one);
         one.meta().hold.clear_wmapped();
