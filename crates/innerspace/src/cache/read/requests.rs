@@ -426,6 +426,7 @@ impl FileCore {
     fn free_detached(&self, frame: FrameId) {
         self.frames().lock_of(frame).end_read(ReadEnd::Failed);
         drop(BlockRef::new(self, frame, 0));
+        self.note_made();
     }
 
     /// Wakes due futures where no lock is held: after the present job, or in another one.
