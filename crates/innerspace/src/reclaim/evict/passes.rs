@@ -79,7 +79,6 @@ impl Share {
 pub(super) fn shrink(pool: &Pool, group: GroupId, target: PageCount, io: Io) -> Shrunk {
     // In this scope, requests of owners do not come back here.
     let _scope = pool.owner_scope();
-    pool.lru.drain_batches(&pool.frames);
     let mut scan = Scan {
         pool,
         cluster: Cluster::new(pool, io),
