@@ -4,7 +4,7 @@
 use super::counters::Ceiling;
 use super::levels::Levels;
 use super::stock::Stocked;
-use super::{GroupId, GroupTree, Refused, Underflow};
+use super::{GroupId, GroupTree, Underflow};
 use crate::stats::thread_number;
 use crate::sync::failpoint;
 use crate::units::PageCount;
@@ -79,62 +79,48 @@ impl Drop for Charge<'_> {
     }
 }
 
+/// How far a charge goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reach {
+    /// To the thread's stock: no level changes.
+    Stock,
+    /// To a batch for the stock. Where a batch does not fit, the pages of a long write leave some
+    /// for nodes and for other threads.
+    Batch,
+    /// To every `max` and `high`: the stock, a batch, or the pages alone.
+    High,
+    /// To every `max`, after other threads have given their stocks back. A refusal is counted.
+    Max,
+    /// Like [`Reach::Max`], again after a refusal. All attempts together count as one refusal.
+    MaxAgain,
+}
+
 impl GroupTree {
+    /// Charges `pages` to `group` and to every group above it, or charges nothing at all. The same
+    /// holds for the pages of one block (M13).
+    ///
+    /// # Errors
+    /// The group that has no room within `reach`. With less than [`Reach::Max`], nothing was
+    /// counted and no other thread's stock was drained.
     #[inline(always)]
-    fn charge_from(&self, source: Source, group: GroupId, pages: PageCount) -> Charge<'_> {
-        Charge {
-            tree: self,
+    pub(crate) fn charge(
+        &self,
+        group: GroupId,
+        pages: PageCount,
+        reach: Reach,
+    ) -> Result<Charge<'_>, GroupId> {
+        let number = thread_number();
+        let source = match self.stocks.charge(number, group, pages.0) {
+            true => Source::Stock,
+            false => Source::Levels(self.charge_slow(number, group, pages, reach)?),
+        };
+        let tree = self;
+        Ok(Charge {
+            tree,
             group,
             pages,
             source,
-        }
-    }
-
-    /// Charges `pages` to `group` and to every group above it, or charges nothing at all. The same
-    /// holds for the pages of one block (M13).
-    #[inline]
-    pub(crate) fn try_charge(
-        &self,
-        group: GroupId,
-        pages: PageCount,
-    ) -> Result<Charge<'_>, Refused> {
-        self.try_charge_at(thread_number(), group, pages)
-    }
-
-    /// Tries [`GroupTree::try_charge`] again after a refusal. All attempts together count as one
-    /// refusal.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn try_charge_again(
-        &self,
-        group: GroupId,
-        pages: PageCount,
-    ) -> Result<Charge<'_>, Refused> {
-        let over_high = self.charge_slow(thread_number(), group, pages);
-        let over_high = over_high.map_err(|group| Refused { group })?;
-        Ok(self.charge_from(Source::Levels(over_high), group, pages))
-    }
-
-    /// Like [`GroupTree::try_charge`], by the thread with this number.
-    #[inline(always)]
-    pub(super) fn try_charge_at(
-        &self,
-        number: usize,
-        group: GroupId,
-        pages: PageCount,
-    ) -> Result<Charge<'_>, Refused> {
-        let source = match self.stocks.charge(number, group, pages.0) {
-            true => Source::Stock,
-            false => Source::Levels(self.charge_or_refuse(number, group, pages)?),
-        };
-        Ok(self.charge_from(source, group, pages))
-    }
-
-    /// Charges one page if the thread has it in stock. No level changes.
-    #[inline(always)]
-    pub(crate) fn try_charge_stocked(&self, group: GroupId) -> Option<Charge<'_>> {
-        let charged = self.stocks.charge(thread_number(), group, 1);
-        charged.then(|| self.charge_from(Source::Stock, group, PageCount(1)))
+        })
     }
 
     /// Returns the pages of a thread's first batch; 0 if threads have no stocks.
@@ -142,81 +128,38 @@ impl GroupTree {
         self.stocks.first_batch() as usize
     }
 
-    /// Charges one page from the thread's stock, which is filled with a batch if it is empty.
-    /// Returns `None` where a batch does not fit: so the pages of a long write leave some for nodes
-    /// and for other threads. Nothing counts as refused.
-    pub(crate) fn try_charge_batched(&self, group: GroupId) -> Option<Charge<'_>> {
-        let number = thread_number();
-        let source = match self.stocks.charge(number, group, 1) {
-            true => Source::Stock,
-            false if self.stocks.refill(self, number, group, 1) => Source::Levels(None),
-            false => return None,
-        };
-        Some(self.charge_from(source, group, PageCount(1)))
-    }
-
-    /// Charges one page below every `max` and `high`: from the thread's stock, with a batch, or
-    /// alone. Returns `None` where these do not suffice. Then nothing was refused or counted and no
-    /// stock was drained: use [`GroupTree::try_charge`].
-    #[inline]
-    pub(crate) fn try_charge_unrefused(&self, group: GroupId) -> Option<Charge<'_>> {
-        self.try_charge_unrefused_at(thread_number(), group)
-    }
-
-    /// Like [`GroupTree::try_charge_unrefused`], by the thread with this number.
-    #[inline]
-    pub(super) fn try_charge_unrefused_at(
-        &self,
-        number: usize,
-        group: GroupId,
-    ) -> Option<Charge<'_>> {
-        let source = match self.stocks.charge(number, group, 1) {
-            true => Source::Stock,
-            false if self.charge_one_below(number, group) => Source::Levels(None),
-            false => return None,
-        };
-        Some(self.charge_from(source, group, PageCount(1)))
-    }
-
-    #[cold]
-    fn charge_one_below(&self, number: usize, group: GroupId) -> bool {
-        if self.stocks.refill(self, number, group, 1) {
-            return true;
-        }
-        self.stocks.settle(self, number, group);
-        let stocked = self.stocks.count(number, group);
-        let added = self.add_levels(group, None, PageCount(1), Ceiling::BelowHigh, stocked);
-        added.is_ok()
-    }
-
-    #[cold]
-    fn charge_or_refuse(
-        &self,
-        number: usize,
-        group: GroupId,
-        pages: PageCount,
-    ) -> Result<Option<GroupId>, Refused> {
-        self.charge_slow(number, group, pages).map_err(|group| {
-            self.count(group, 1, |events| &events.refused);
-            Refused { group }
-        })
-    }
-
     /// Charges where the stock has too little: a batch, the pages alone, or the pages after other
-    /// threads have given their stocks back.
+    /// threads have given their stocks back. Returns the nearest group that is over its `high` now.
     #[cold]
+    #[inline(never)]
     fn charge_slow(
         &self,
         number: usize,
         group: GroupId,
         pages: PageCount,
+        reach: Reach,
     ) -> Result<Option<GroupId>, GroupId> {
+        if reach == Reach::Stock {
+            return Err(group);
+        }
         if self.stocks.refill(self, number, group, pages.0) {
             return Ok(None);
         }
+        if reach == Reach::Batch {
+            return Err(group);
+        }
         self.stocks.settle(self, number, group);
+        if reach == Reach::High {
+            let stocked = self.stocks.count(number, group);
+            return self.add_levels(group, None, pages, Ceiling::BelowHigh, stocked);
+        }
         let exactly = || self.charge_levels(number, group, pages);
-        exactly().or_else(|refuser| self.stocks.drain_until(self, number, refuser, exactly))
+        let charged =
+            exactly().or_else(|refuser| self.stocks.drain_until(self, number, refuser, exactly));
+        if let (Err(group), Reach::Max) = (&charged, reach) {
+            self.count(*group, 1, |events| &events.refused);
+        }
+        charged
     }
 
     /// Moves pages that a committed charge left with `from` to another group. The groups above both
@@ -231,30 +174,30 @@ impl GroupTree {
         from: GroupId,
         to: GroupId,
         pages: PageCount,
-    ) -> Result<Charge<'_>, Refused> {
+    ) -> Result<Charge<'_>, GroupId> {
         let number = thread_number();
         let above_both = self.path(to).find(|above| self.is_below(from, *above));
         let stocked = self.stocks.count(number, to);
-        let added = self.add_levels(to, above_both, pages, Ceiling::Enforced, stocked);
-        added.map_err(|group| Refused { group })?;
+        self.add_levels(to, above_both, pages, Ceiling::Enforced, stocked)?;
         let stocked = self.stocks.settle(self, number, from);
-        if let Err(underflow) = self.uncharge_levels(from, above_both, pages, stocked) {
-            panic!("{underflow}");
-        }
-        Ok(self.charge_from(Source::Levels(None), to, pages))
+        self.uncharge_levels(from, above_both, pages, stocked);
+        Ok(Charge {
+            tree: self,
+            group: to,
+            pages,
+            source: Source::Levels(None),
+        })
     }
 
     /// Gives back a charge that was not committed.
     #[cold]
     #[inline(never)]
     fn give_back(&self, group: GroupId, pages: PageCount, over_high: Option<GroupId>) {
-        if over_high.is_none() {
-            return self.uncharge(group, pages);
-        }
-        // The pages do not go back to the stock: from there they would be charged again without a
-        // look at `high`.
-        if let Err(underflow) = self.uncharge_past_stock(thread_number(), group, pages) {
-            panic!("{underflow}");
+        match over_high {
+            None => self.uncharge(group, pages),
+            // The pages do not go back to the stock: from there they would be charged again without
+            // a look at `high`.
+            Some(_) => self.uncharge_past_stock(thread_number(), group, pages),
         }
     }
 
@@ -273,18 +216,8 @@ impl GroupTree {
     /// Like [`GroupTree::uncharge`], but returns an error instead of panicking. No counter has
     /// changed then.
     #[inline]
-    pub(crate) fn try_uncharge(&self, group: GroupId, pages: PageCount) -> Result<(), Underflow> {
-        self.try_uncharge_at(thread_number(), group, pages)
-    }
-
-    /// Like [`GroupTree::try_uncharge`], by the thread with this number.
-    #[inline]
-    pub(super) fn try_uncharge_at(
-        &self,
-        number: usize,
-        group: GroupId,
-        pages: PageCount,
-    ) -> Result<(), Underflow> {
+    pub(super) fn try_uncharge(&self, group: GroupId, pages: PageCount) -> Result<(), Underflow> {
+        let number = thread_number();
         // Pages that are in other threads' stocks are checked when these stocks are drained.
         let in_use = self.stocks.in_use(number, group, &self.node(group).own);
         if in_use < pages.0 {
@@ -300,18 +233,14 @@ impl GroupTree {
                 return Ok(());
             }
         }
-        self.uncharge_past_stock(number, group, pages)
+        self.uncharge_past_stock(number, group, pages);
+        Ok(())
     }
 
     /// Takes `pages` off the levels, past the stock of the thread with this number.
-    fn uncharge_past_stock(
-        &self,
-        number: usize,
-        group: GroupId,
-        pages: PageCount,
-    ) -> Result<(), Underflow> {
+    fn uncharge_past_stock(&self, number: usize, group: GroupId, pages: PageCount) {
         let stocked = self.stocks.settle(self, number, group);
-        self.uncharge_levels(group, None, pages, stocked)
+        self.uncharge_levels(group, None, pages, stocked);
     }
 
     /// Gives back the stocks of `group` and of the groups below it.
@@ -320,20 +249,29 @@ impl GroupTree {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(loom)))]
 mod for_tests {
     use super::*;
+    use crate::stats::as_thread;
 
     impl GroupTree {
-        /// Like [`GroupTree::try_charge`], with a given thread number. For tests of other modules,
-        /// where no other thread has this number.
+        /// Charges up to every `max`.
+        pub(crate) fn try_charge(
+            &self,
+            group: GroupId,
+            pages: PageCount,
+        ) -> Result<Charge<'_>, GroupId> {
+            self.charge(group, pages, Reach::Max)
+        }
+
+        /// Like [`GroupTree::try_charge`], as the thread with this number, which no other has.
         pub(crate) fn try_charge_as(
             &self,
             number: usize,
             group: GroupId,
             pages: PageCount,
-        ) -> Result<Charge<'_>, Refused> {
-            self.try_charge_at(number, group, pages)
+        ) -> Result<Charge<'_>, GroupId> {
+            as_thread(number, || self.try_charge(group, pages))
         }
     }
 }

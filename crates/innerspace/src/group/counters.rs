@@ -147,19 +147,26 @@ impl GroupTree {
     /// Takes pages off every level below `end`, or off every one. Until now all of the usage but
     /// `stocked` may have been in use. That peak is noted here, because charges from a stock note
     /// none.
+    ///
+    /// # Panics
+    /// If the group is charged for fewer pages. No counter has changed then (M14).
     pub(super) fn uncharge_levels(
         &self,
         group: GroupId,
         end: Option<GroupId>,
         pages: PageCount,
         stocked: u64,
-    ) -> Result<(), Underflow> {
+    ) {
         self.fetch_levels(group);
-        checked_take(&self.node(group).own, pages.0, |_| ()).map_err(|charged| Underflow {
-            group,
-            charged,
-            wanted: pages.0,
-        })?;
+        let wanted = pages.0;
+        if let Err(charged) = checked_take(&self.node(group).own, wanted, |_| ()) {
+            let underflow = Underflow {
+                group,
+                charged,
+                wanted,
+            };
+            panic!("{underflow}");
+        }
         // `path` has read a node's parent before it returns the node: once the last page is taken
         // off, the node may come to belong to another group.
         for id in self.path(group).take_while(|id| Some(*id) != end) {
@@ -177,7 +184,6 @@ impl GroupTree {
                 self.release(id);
             }
         }
-        Ok(())
     }
 }
 
@@ -194,9 +200,7 @@ impl Levels for GroupTree {
     }
 
     fn take_off(&self, group: GroupId, pages: u64) {
-        if let Err(underflow) = self.uncharge_levels(group, None, PageCount(pages), pages) {
-            panic!("{underflow}");
-        }
+        self.uncharge_levels(group, None, PageCount(pages), pages);
     }
 
     fn note_peak(&self, group: GroupId, stocked: u32) {

@@ -10,13 +10,6 @@ use crate::sys::process::OtherProcess;
 use crate::texts::into_io_error;
 use crate::units::{ByteSize, GIB, Grouped, KIB, MIB, PAGE_SIZE, PageCount};
 
-/// A charge that did not fit. No counter has changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Refused {
-    /// The group whose `max` refused: the charged one or one above it.
-    pub(crate) group: GroupId,
-}
-
 /// An attempt to give back more to a group than it had been charged: an accounting bug of the
 /// caller (M14). Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]

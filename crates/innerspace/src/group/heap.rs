@@ -7,7 +7,7 @@
 //! The ledger's mutex is an innermost lock. Pages are charged and given back with it unlocked,
 //! since reclaim may drop objects that are in the same ledger.
 
-use super::{GroupId, GroupTree, LimitError, LimitReason};
+use super::{GroupId, GroupTree, LimitError, LimitReason, Reach};
 use crate::sync::Arc;
 use crate::units::PageCount;
 
@@ -127,31 +127,31 @@ impl GroupTree {
         pages: PageCount,
         may: MayReclaim,
     ) -> Result<(), LimitError> {
-        let mut charged = self.try_charge(id, pages);
+        let mut charged = self.charge(id, pages, Reach::Max);
         let reclaimer = self.reclaimer();
         if may == MayReclaim::No
-            && let Err(refused) = &charged
+            && let Err(refused) = charged
         {
             let reason = LimitReason::WouldBlock;
-            return Err(self.limit_error(refused.group, pages, reason, None));
+            return Err(self.limit_error(refused, pages, reason, None));
         }
         for _ in 0..ROUNDS {
             let (Err(refused), Some(reclaimer)) = (&charged, &reclaimer) else {
                 break;
             };
-            self.count_max(refused.group);
+            self.count_max(*refused);
             let payer = (may == MayReclaim::Yes).then_some(id);
-            if reclaimer.reclaim(refused.group, pages, payer).0 == 0 {
+            if reclaimer.reclaim(*refused, pages, payer).0 == 0 {
                 break;
             }
-            charged = self.try_charge_again(id, pages);
+            charged = self.charge(id, pages, Reach::MaxAgain);
         }
         let refused = match charged {
             Ok(charge) => {
                 let _group = charge.commit();
                 return Ok(());
             }
-            Err(refused) => refused.group,
+            Err(refused) => refused,
         };
         self.count_oom(refused);
         let reason = LimitReason::NothingEvictable;

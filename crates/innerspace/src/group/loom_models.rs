@@ -53,7 +53,7 @@ impl Tree {
         true
     }
 
-    /// Does `GroupTree::try_charge`: from stock, by a batch, one page alone, one page after a
+    /// Does `GroupTree::charge`: from stock, by a batch, one page alone, one page after a
     /// drain.
     fn charge(&self, number: usize, group: GroupId, pages: u32) -> bool {
         if self.stocks.charge(number, group, pages.into())

@@ -86,9 +86,9 @@ mod tests;
 
 pub(crate) use aside::SetAside;
 pub(crate) use blocks::FileBlocks;
-pub(crate) use charge::Charge;
+pub(crate) use charge::{Charge, Reach};
 pub use error::{GroupError, Holders, LimitDetails, LimitError, LimitReason};
-pub(crate) use error::{Refused, Underflow, minimum_pages};
+pub(crate) use error::{Underflow, minimum_pages};
 pub use events::{GroupEvents, GroupStats};
 pub use handle::Group;
 pub(crate) use heap::{HeapBytes, MayReclaim};

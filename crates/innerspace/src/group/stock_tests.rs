@@ -4,6 +4,7 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use super::*;
+use crate::stats::as_thread;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, failpoint, thread};
 use crate::units::MIB;
@@ -24,13 +25,13 @@ fn stocked(max: u64) -> (Arc<GroupTree>, GroupId) {
 
 /// Charges as a thread of this stripe would.
 fn charge(tree: &GroupTree, stripe: usize, group: GroupId, count: u64) {
-    tree.try_charge_at(stripe, group, pages(count))
+    tree.try_charge_as(stripe, group, pages(count))
         .unwrap()
         .commit();
 }
 
 fn give_back(tree: &GroupTree, stripe: usize, group: GroupId, count: u64) {
-    tree.try_uncharge_at(stripe, group, pages(count)).unwrap();
+    as_thread(stripe, || tree.uncharge(group, pages(count)));
 }
 
 /// Returns the usage that limits are compared with, and the usage that is reported.
@@ -41,9 +42,9 @@ fn seen(tree: &GroupTree, id: GroupId) -> (u64, u64) {
 #[test]
 fn a_page_is_charged_below_max_and_high_and_who_gets_none_was_not_refused() {
     let (tree, group) = stocked(100);
-    let one = |stripe| match tree.try_charge_unrefused_at(stripe, group) {
-        Some(charge) => charge.commit() == group,
-        None => false,
+    let one = |stripe| {
+        let charge = as_thread(stripe, || tree.charge(group, pages(1), Reach::High));
+        charge.is_ok_and(|charge| charge.commit() == group)
     };
     tree.set_protection(group, Protection::High, Some(pages(70)))
         .unwrap();
@@ -157,8 +158,8 @@ fn what_other_threads_have_in_stock_is_no_reason_to_refuse() {
     charge(&tree, 0, group, 197);
     assert_eq!(seen(&tree, group), (200, 200));
     assert_eq!(tree.events(group).refused, 0);
-    let refused = tree.try_charge_at(0, leaf, pages(1)).unwrap_err();
-    assert_eq!(refused.group, group);
+    let refused = tree.try_charge_as(0, leaf, pages(1)).unwrap_err();
+    assert_eq!(refused, group);
     tree.validate().unwrap();
     // Charges exactly up to the limit, whichever thread gives back and takes the last page.
     for stripe in 0..4 {
@@ -260,7 +261,7 @@ fn a_mark_that_is_lowered_finds_no_stock() {
     tree.set_protection(group, Protection::High, Some(pages(100)))
         .unwrap();
     assert_eq!(seen(&tree, group), (4, 4));
-    let charged = tree.try_charge_at(0, group, pages(96)).unwrap();
+    let charged = tree.try_charge_as(0, group, pages(96)).unwrap();
     assert_eq!(charged.over_high(), None);
 }
 

@@ -9,7 +9,7 @@ use super::sampling::{MissCurve, SAMPLER_BYTES, Sampler};
 use super::scope::{Scope, StoreScope};
 use super::watched::WatchedPages;
 use crate::frame::{ArenaError, ArenaOptions, Dropped, FlagSet, Frames, Kind, Meta, ViewOwner};
-use crate::group::{Group, GroupId, GroupTree, SetAside};
+use crate::group::{Group, GroupId, GroupTree, Reach, SetAside};
 use crate::stats::{Counters, Event, Totals};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::domain::{ANY_OWNER, NO_OWNER};
@@ -105,7 +105,7 @@ impl Pool {
         if options.sampling {
             // This charge is never given back: the sampler lives as long as the pool.
             let pages = PageCount::ceil(SAMPLER_BYTES);
-            let charge = groups.try_charge(GroupId::ROOT, pages);
+            let charge = groups.charge(GroupId::ROOT, pages, Reach::Max);
             let too_small = |_| ArenaError::Reserve {
                 reserve: pages.0 as u32,
                 frames: frames.total(),

@@ -31,6 +31,8 @@ macro_rules! tell {
 }
 pub(crate) use tell;
 
+#[cfg(all(test, not(loom)))]
+pub(crate) use counters::as_thread;
 pub(crate) use counters::{Counters, thread_number};
 pub(crate) use totals::Event;
 pub use totals::Totals;

@@ -22,7 +22,7 @@
 use super::frame::PoolFrame;
 use super::trial::note_failure;
 use crate::frame::{OwnedFrame, Source};
-use crate::group::{Charge, GroupId, LimitError, LimitReason, Refused, SetAside};
+use crate::group::{Charge, GroupId, LimitError, LimitReason, Reach, SetAside};
 use crate::reclaim::evict::{Room, Rounds, age_if_due};
 use crate::reclaim::owners::Io;
 use crate::reclaim::pool::Pool;
@@ -90,14 +90,14 @@ impl Stuck {
     }
 }
 
-impl From<Refused> for Stuck {
-    fn from(refused: Refused) -> Stuck {
-        Stuck::Charge(refused.group)
+impl From<GroupId> for Stuck {
+    fn from(refused: GroupId) -> Stuck {
+        Stuck::Charge(refused)
     }
 }
 
 /// A further attempt on the cold path.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Attempt {
     /// An attempt within the limits, after room was made.
     Again,
@@ -125,7 +125,7 @@ impl Pool {
         if mode.may_reclaim() {
             age_if_due(self);
         }
-        match self.attempt(group, order) {
+        match self.attempt(group, order, Reach::Max) {
             Ok(frame) if frame.charge().over_high().is_none() => Ok(frame),
             attempted => self.alloc_slow(group, order, mode, attempted),
         }
@@ -143,17 +143,22 @@ impl Pool {
     ) -> Result<Charge<'_>, LimitError> {
         mode.check_order();
         self.check_process(|pid| LimitError::other_process(pid, pages))?;
-        match self.groups.try_charge(group, pages) {
+        match self.groups.charge(group, pages, Reach::Max) {
             Ok(charge) if charge.over_high().is_none() => Ok(charge),
             attempted => {
-                let attempted = match attempted {
-                    Ok(charge) => Ok((charge.over_high(), charge)),
-                    Err(refused) => Err(refused.into()),
-                };
-                self.finish(group, pages, mode, attempted, |attempt| match attempt {
-                    Attempt::Again => Ok(self.groups.try_charge_again(group, pages)?),
-                    Attempt::SetAside => self.charge_aside(group, pages),
-                })
+                let over = Charge::over_high;
+                let attempted = attempted.map_err(Stuck::Charge);
+                self.finish(
+                    group,
+                    pages,
+                    mode,
+                    attempted,
+                    over,
+                    |attempt| match attempt {
+                        Attempt::Again => Ok(self.groups.charge(group, pages, Reach::MaxAgain)?),
+                        Attempt::SetAside => self.charge_aside(group, pages),
+                    },
+                )
             }
         }
     }
@@ -178,7 +183,8 @@ impl Pool {
         &self,
         group: GroupId,
     ) -> Option<(PoolFrame<'_>, Option<FrameId>)> {
-        let charge = self.groups.try_charge_stocked(group)?;
+        let charge = self.groups.charge(group, PageCount(1), Reach::Stock);
+        let charge = charge.ok()?;
         let (frame, next) = self.frames.alloc_from_thread_cache()?;
         Some((PoolFrame::new(self, frame, charge), next))
     }
@@ -188,7 +194,7 @@ impl Pool {
     /// and does not count as a refusal; call [`Pool::alloc`] outside the section then.
     #[inline(always)]
     pub(crate) fn try_alloc(&self, group: GroupId) -> Option<PoolFrame<'_>> {
-        self.take(self.groups.try_charge_unrefused(group)?)
+        self.attempt(group, 0, Reach::High).ok()
     }
 
     /// Returns up to `most` frames of one page, at most a first batch, as many as the thread's
@@ -199,17 +205,9 @@ impl Pool {
         age_if_due(self);
         let most = most.min(self.groups.first_batch());
         let mut frames = Vec::with_capacity(most);
-        let next = |_| self.take(self.groups.try_charge_batched(group)?);
+        let next = |_| self.attempt(group, 0, Reach::Batch).ok();
         frames.extend((0..most).map_while(next));
         frames
-    }
-
-    /// Takes a frame of one page for this charge, if one is free.
-    #[inline(always)]
-    fn take<'p>(&'p self, charge: Charge<'p>) -> Option<PoolFrame<'p>> {
-        let frame = self.frames.alloc(0, Source::Ordinary)?;
-        self.note_charged(&charge);
-        Some(PoolFrame::new(self, frame, charge))
     }
 
     /// Wakes the service thread if the charge changed the root's usage, and memory runs low.
@@ -222,8 +220,8 @@ impl Pool {
 
     /// Charges, then takes a frame: a refused request has touched none.
     #[inline(always)]
-    fn attempt(&self, group: GroupId, order: u8) -> Result<PoolFrame<'_>, Stuck> {
-        let charge = self.groups.try_charge(group, PageCount(1 << order))?;
+    fn attempt(&self, group: GroupId, order: u8, reach: Reach) -> Result<PoolFrame<'_>, Stuck> {
+        let charge = self.groups.charge(group, PageCount(1 << order), reach)?;
         let frame = self.frames.alloc(order, Source::Ordinary);
         let frame = frame.ok_or(Stuck::NoFrame)?;
         self.note_charged(&charge);
@@ -243,42 +241,49 @@ impl Pool {
         attempted: Result<PoolFrame<'p>, Stuck>,
     ) -> Result<PoolFrame<'p>, LimitError> {
         let pages = PageCount(1 << order);
-        let attempted = match attempted {
-            Err(Stuck::NoFrame) if order > 0 => self.attempt_gathered(group, order),
-            attempted => attempted,
-        };
-        let attempted = attempted.map(|frame| (frame.charge().over_high(), frame));
-        self.finish(group, pages, mode, attempted, |attempt| {
-            let (charge, source) = match attempt {
-                Attempt::Again => {
-                    let charge = self.groups.try_charge_again(group, pages)?;
-                    (charge, Source::Ordinary)
-                }
-                Attempt::SetAside => (self.charge_aside(group, pages)?, Source::Reserve),
+        let attempt = |attempt| {
+            let charge = match attempt {
+                Attempt::Again => self.groups.charge(group, pages, Reach::MaxAgain)?,
+                Attempt::SetAside => self.charge_aside(group, pages)?,
             };
-            let frame = self.frame_from(source, order);
+            let mut frame = self.frames.alloc(order, Source::Ordinary);
+            if frame.is_none() && attempt == Attempt::SetAside {
+                frame = self.frames.alloc(order, Source::Reserve);
+                let pages = frame.as_ref().map_or(0, |_| pages.0);
+                self.counters.add(Event::ReserveUse, pages);
+            }
             let frame = frame.or_else(|| self.gather(order));
             let frame = frame.ok_or(Stuck::NoFrame)?;
-            if source == Source::Ordinary {
-                self.kick_if_low();
-            }
+            self.note_charged(&charge);
             Ok(PoolFrame::new(self, frame, charge))
-        })
+        };
+        let attempted = match attempted {
+            Err(Stuck::NoFrame) if order > 0 => attempt(Attempt::Again),
+            attempted => attempted,
+        };
+        let over = |frame: &PoolFrame<'p>| frame.charge().over_high();
+        self.finish(group, pages, mode, attempted, over, attempt)
     }
 
-    /// Does the rest of a request after its first attempt; see the module's documentation.
+    /// Does the rest of a request after its first attempt; see the module's documentation. `over`
+    /// returns the group that is over its `high` with what was got.
     #[cold]
     fn finish<T>(
         &self,
         group: GroupId,
         pages: PageCount,
         mode: AllocMode,
-        attempted: Result<(Option<GroupId>, T), Stuck>,
+        attempted: Result<T, Stuck>,
+        over: impl Fn(&T) -> Option<GroupId>,
         attempt: impl Fn(Attempt) -> Result<T, Stuck>,
     ) -> Result<T, LimitError> {
         let mut stuck = match attempted {
-            Ok((None, got)) => return Ok(got),
-            Ok((Some(over), got)) => return self.relieve(over, group, pages, mode).map(|()| got),
+            Ok(got) => {
+                if let Some(over) = over(&got) {
+                    self.relieve(over, group, pages, mode)?;
+                }
+                return Ok(got);
+            }
             Err(stuck) => stuck,
         };
         let Some(io) = self.reclaim_io(group, mode) else {
@@ -374,14 +379,6 @@ impl Pool {
         StoreScope::aside(self.domain.id(), lend).ok_or(Stuck::Charge(group))
     }
 
-    /// Attempts to make a block of single frames, within the limits.
-    fn attempt_gathered(&self, group: GroupId, order: u8) -> Result<PoolFrame<'_>, Stuck> {
-        let charge = self.groups.try_charge_again(group, PageCount(1 << order))?;
-        let frame = self.gather(order).ok_or(Stuck::NoFrame)?;
-        self.note_charged(&charge);
-        Ok(PoolFrame::new(self, frame, charge))
-    }
-
     /// Makes a block of single frames, which may lie anywhere.
     fn gather(&self, order: u8) -> Option<OwnedFrame<'_>> {
         if order == 0 || self.frames.free_frames() < 1 << order {
@@ -389,17 +386,6 @@ impl Pool {
         }
         let singles = (0..1 << order).map(|_| self.frames.alloc(0, Source::Ordinary));
         self.frames.gather(order, singles.collect::<Option<_>>()?)
-    }
-
-    /// Takes a block, from the reserve only if there is no other.
-    fn frame_from(&self, source: Source, order: u8) -> Option<OwnedFrame<'_>> {
-        let ordinary = self.frames.alloc(order, Source::Ordinary);
-        if ordinary.is_some() || source == Source::Ordinary {
-            return ordinary;
-        }
-        let frame = self.frames.alloc(order, Source::Reserve)?;
-        self.counters.add(Event::ReserveUse, 1 << order);
-        Some(frame)
     }
 
     /// Returns how many pages to free: the missing ones and a few more, fewer in small groups.
