@@ -145,20 +145,24 @@ pub(crate) fn thread_number() -> usize {
     }
 }
 
-/// Runs `work` as the thread with this number, which no other thread has.
-#[cfg(all(test, not(loom)))]
-pub(crate) fn as_thread<T>(number: usize, work: impl FnOnce() -> T) -> T {
-    let before = KNOWN.with(|known| known.replace(number));
-    let done = work();
-    KNOWN.with(|known| known.set(before));
-    done
-}
-
 #[cold]
 fn first_number() -> usize {
     let number = NUMBER.try_with(|number| number.0).unwrap_or(usize::MAX);
     let _ = KNOWN.try_with(|known| known.set(number));
     number
+}
+
+#[cfg(all(test, not(loom)))]
+pub(super) mod for_tests {
+    use super::KNOWN;
+
+    /// Runs `work` as the thread with this number, which no other thread has.
+    pub(crate) fn as_thread<T>(number: usize, work: impl FnOnce() -> T) -> T {
+        let before = KNOWN.with(|known| known.replace(number));
+        let done = work();
+        KNOWN.with(|known| known.set(before));
+        done
+    }
 }
 
 #[cfg(all(test, not(loom), not(shuttle)))]

@@ -32,7 +32,7 @@ macro_rules! tell {
 pub(crate) use tell;
 
 #[cfg(all(test, not(loom)))]
-pub(crate) use counters::as_thread;
+pub(crate) use counters::for_tests::as_thread;
 pub(crate) use counters::{Counters, thread_number};
 pub(crate) use totals::Event;
 pub use totals::Totals;

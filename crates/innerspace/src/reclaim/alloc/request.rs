@@ -23,7 +23,7 @@ use super::frame::PoolFrame;
 use super::trial::note_failure;
 use crate::frame::{OwnedFrame, Source};
 use crate::group::{Charge, GroupId, LimitError, LimitReason, Reach, SetAside};
-use crate::reclaim::evict::{Room, Rounds, age_if_due};
+use crate::reclaim::evict::{Rounds, age_if_due};
 use crate::reclaim::owners::Io;
 use crate::reclaim::pool::Pool;
 use crate::reclaim::scope::{Scope, StoreScope};
@@ -306,7 +306,7 @@ impl Pool {
                 Ok(got) => return Ok(got),
                 Err(still) => stuck = still,
             }
-            if room == Room::None {
+            if room.is_none() {
                 break;
             }
         }

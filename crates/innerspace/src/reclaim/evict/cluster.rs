@@ -69,14 +69,15 @@ enum Verdict {
     Clean,
 }
 
-/// Frames taken off a list.
+/// Frames taken off a list, and what became of earlier ones.
 pub(super) struct Cluster<'p> {
-    pool: &'p Pool,
+    pub(super) pool: &'p Pool,
     /// The stores that the call may use; a pass may use fewer.
-    io: Io,
-    pub(super) taken: Vec<FrameId>,
+    pub(super) io: Io,
+    taken: Vec<FrameId>,
     /// The taken frames that were used through a mapping since reclaim last looked at them.
     used: HashSet<FrameId>,
+    pub(super) done: Shrunk,
 }
 
 impl<'p> Cluster<'p> {
@@ -86,6 +87,7 @@ impl<'p> Cluster<'p> {
             io,
             taken: Vec::new(),
             used: HashSet::new(),
+            done: Shrunk::default(),
         }
     }
 
@@ -136,15 +138,16 @@ impl<'p> Cluster<'p> {
     }
 
     /// Decides what is done with each taken frame, and does it. Frames that stay are put back.
-    pub(super) fn reclaim(&mut self, effort: Effort, io: Io, done: &mut Shrunk) {
+    pub(super) fn reclaim(&mut self, effort: Effort, io: Io) {
         let pool = self.pool;
         self.age(|meta| effort == Effort::Spare && !is_in_use(meta.hold.load(), meta.flags.load()));
         let (mut keep, mut set_aside) = (Vec::new(), Vec::new());
         let (mut evict, mut clean) = (Vec::new(), Vec::new());
         let mut busy = 0;
-        for (id, used) in self.aged() {
+        for id in &self.taken {
+            let (id, used) = (*id, self.used.contains(id));
             let meta = pool.frames.meta(id);
-            done.note_wait(id, meta);
+            self.done.note_wait(id, meta);
             let verdict = verdict(pool, id, used, effort, io);
             let list = match verdict {
                 Verdict::Keep | Verdict::KeepDirty => &mut keep,
@@ -157,13 +160,13 @@ impl<'p> Cluster<'p> {
                 busy += pages_of(meta);
             }
             if verdict == Verdict::KeepDirty {
-                done.dirty.0 += pages_of(meta);
+                self.done.dirty.0 += pages_of(meta);
             }
         }
         pool.counters.add(Event::PgBusy, busy);
         pool.lru.put_back(&pool.frames, &keep, Evictable::Yes);
         pool.lru.put_back(&pool.frames, &set_aside, Evictable::No);
-        evict_chosen(pool, evict, clean, self.io, done);
+        evict_chosen(pool, evict, clean, self.io, &mut self.done);
     }
 }
 

@@ -13,4 +13,4 @@ mod passes;
 mod room;
 
 pub(super) use aging::age_if_due;
-pub(super) use room::{Room, Rounds};
+pub(super) use room::Rounds;

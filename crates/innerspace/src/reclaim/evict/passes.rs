@@ -45,14 +45,6 @@ const PASSES: u32 = 4;
 /// The number of passes that leave dirty blocks to the flusher.
 const CLEAN_PASSES: u32 = 3;
 
-/// The state of one call.
-struct Scan<'p> {
-    pool: &'p Pool,
-    cluster: Cluster<'p>,
-    io: Io,
-    done: Shrunk,
-}
-
 /// The part of a pass that is done in one group.
 #[derive(Clone, Copy)]
 struct Share {
@@ -79,19 +71,14 @@ impl Share {
 pub(super) fn shrink(pool: &Pool, group: GroupId, target: PageCount, io: Io) -> Shrunk {
     // In this scope, requests of owners do not come back here.
     let _scope = pool.owner_scope();
-    let mut scan = Scan {
-        pool,
-        cluster: Cluster::new(pool, io),
-        io,
-        done: Shrunk::default(),
-    };
+    let mut cluster = Cluster::new(pool, io);
     for spared in [Spared::Low, Spared::Min] {
-        let passed_over = scan.passes(group, target, spared);
-        if scan.done.freed.0 > 0 || !passed_over {
+        let passed_over = cluster.passes(group, target, spared);
+        if cluster.done.freed.0 > 0 || !passed_over {
             break;
         }
     }
-    let done = scan.done;
+    let done = cluster.done;
     if done.dirty.0 > 0 {
         pool.background.want_flush();
     }
@@ -99,7 +86,7 @@ pub(super) fn shrink(pool: &Pool, group: GroupId, target: PageCount, io: Io) -> 
     done
 }
 
-impl Scan<'_> {
+impl Cluster<'_> {
     /// Makes all passes. Returns whether some page was passed over because of its group's `low`.
     fn passes(&mut self, group: GroupId, target: PageCount, spared: Spared) -> bool {
         let mut passed_over = false;
@@ -223,14 +210,14 @@ impl Scan<'_> {
                 break;
             }
             let max = CLUSTER.min((scan - scanned) as usize);
-            let pages = self.cluster.take(share.group, ListKind::Active, max);
+            let pages = self.take(share.group, ListKind::Active, max);
             if pages == 0 {
                 break;
             }
             scanned += pages;
-            self.cluster.age(|_| true);
+            self.age(|_| true);
             let (mut keep, mut demote) = (Vec::new(), Vec::new());
-            for (id, used) in self.cluster.aged() {
+            for (id, used) in self.aged() {
                 let meta = pool.frames.meta(id);
                 let before = meta.take_mark(FlagSet::REFERENCED);
                 if is_forced || !(used || before.contains(FlagSet::REFERENCED)) {
@@ -263,13 +250,13 @@ impl Scan<'_> {
         let mut scanned = 0;
         while scanned < scan && self.done.freed.0 < share.enough {
             let max = share.cluster.min((scan - scanned) as usize);
-            let pages = self.cluster.take(share.group, ListKind::Inactive, max);
+            let pages = self.take(share.group, ListKind::Inactive, max);
             if pages == 0 {
                 break;
             }
             scanned += pages;
             self.pool.counters.add(Event::PgScan, pages);
-            self.cluster.reclaim(share.effort(), io, &mut self.done);
+            self.reclaim(share.effort(), io);
         }
         self.done.scanned.0 += scanned;
     }

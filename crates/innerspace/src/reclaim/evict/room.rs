@@ -45,18 +45,6 @@ impl Rounds {
     }
 }
 
-/// The result of a round.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Room {
-    /// Something was freed: this many pages of the group, and perhaps pages of other groups.
-    Made(PageCount),
-    /// Nothing was freed, but another thread was at work, or a block came free. The caller tries
-    /// again.
-    Perhaps,
-    /// Nothing was freed, and there is nothing to wait for.
-    None,
-}
-
 /// How a wait for memory ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Waited {
@@ -64,17 +52,6 @@ enum Waited {
     BlockCameFree,
     /// Other threads may have freed something.
     Perhaps,
-    /// No other thread is about to free anything.
-    InVain,
-}
-
-impl Waited {
-    fn perhaps(others: bool) -> Waited {
-        match others {
-            true => Waited::Perhaps,
-            false => Waited::InVain,
-        }
-    }
 }
 
 impl Pool {
@@ -87,17 +64,18 @@ impl Pool {
 
     /// Makes one round. Frees frames that wait for a grace period, or else about `target` pages of
     /// `group`. If nothing was freed, waits for threads that may free something.
+    ///
+    /// Returns how many pages of the group were freed. If these are 0, pages of other groups may
+    /// have been, or another thread was at work: the caller tries again. Returns `None` if nothing
+    /// was freed and there is nothing to wait for.
     pub(crate) fn make_room(
         &self,
         group: GroupId,
         target: PageCount,
         io: Io,
         rounds: &mut Rounds,
-    ) -> Room {
-        if rounds.left == 0 {
-            return Room::None;
-        }
-        rounds.left -= 1;
+    ) -> Option<PageCount> {
+        rounds.left = rounds.left.checked_sub(1)?;
         let (finished, flushes) = (self.progress.finished(), self.background.flushes());
         let shrunk = {
             let _working = self.progress.begin();
@@ -105,39 +83,40 @@ impl Pool {
             let before = self.groups.usage(group).0;
             if self.run_retired() > 0 {
                 let freed = before.saturating_sub(self.groups.usage(group).0);
-                return Room::Made(PageCount(freed));
+                return Some(PageCount(freed));
             }
             passes::shrink(self, group, target, io)
         };
         if shrunk.freed.0 > 0 {
-            return Room::Made(shrunk.freed);
+            return Some(shrunk.freed);
         }
-        if rounds.vain == 0 {
-            return Room::None;
+        let vain = rounds.vain.checked_sub(1)?;
+        // The end of this thread's own work is counted too, hence `+ 1`.
+        if self.wait_for_memory(finished + 1, flushes, io, &shrunk)? == Waited::Perhaps {
+            rounds.vain = vain;
         }
+        Some(PageCount(0))
+    }
+
+    /// Waits for threads that may free something. Returns `None` if no thread is about to.
+    fn wait_for_memory(
+        &self,
+        finished: u64,
+        flushes: u64,
+        io: Io,
+        shrunk: &Shrunk,
+    ) -> Option<Waited> {
         if self.retired.held() > 0 {
             // A session may hold all frames that could be freed. It gives them back at its next
             // access.
             thread::sleep(SESSION_WAIT);
-            rounds.vain -= 1;
-            return Room::Perhaps;
+            return Some(Waited::Perhaps);
         }
-        // The end of this thread's own work is counted too, hence `+ 1`.
-        match self.wait_for_memory(finished + 1, flushes, io, &shrunk) {
-            Waited::BlockCameFree => {}
-            Waited::Perhaps => rounds.vain -= 1,
-            Waited::InVain => return Room::None,
-        }
-        Room::Perhaps
-    }
-
-    /// Waits for threads that may free something.
-    fn wait_for_memory(&self, finished: u64, flushes: u64, io: Io, shrunk: &Shrunk) -> Waited {
         if io == Io::Forbidden || StoreScope::is_any_open() {
             // The caller may hold a block that other threads need, or the one that reclaim met. So
             // it yields, but does not wait.
             thread::yield_now();
-            return Waited::perhaps(self.progress.finished() != finished);
+            return (self.progress.finished() != finished).then_some(Waited::Perhaps);
         }
         if let Some((id, bit)) = shrunk.waits_for
             && self.frames.meta(id).hold.try_get_cached()
@@ -149,25 +128,20 @@ impl Pool {
             let failed = flags.contains(FlagSet::DIRTY | FlagSet::ERROR);
             self.put(id);
             return match end {
-                WaitResult::Cleared if !failed => Waited::BlockCameFree,
-                _ => Waited::Perhaps,
+                WaitResult::Cleared if !failed => Some(Waited::BlockCameFree),
+                _ => Some(Waited::Perhaps),
             };
         }
-        // Waits for a flush that the background was requested to do.
-        if shrunk.dirty.0 > 0 && self.background.wait_for_flush(flushes, OTHERS_WAIT) {
-            return Waited::Perhaps;
+        // Waits for a flush that the background was requested to do, or else for other threads.
+        if (shrunk.dirty.0 > 0 && self.background.wait_for_flush(flushes, OTHERS_WAIT))
+            || self.progress.wait_for_others(finished, Some(OTHERS_WAIT))
+        {
+            return Some(Waited::Perhaps);
         }
-        if self.progress.wait_for_others(finished, Some(OTHERS_WAIT)) {
-            return Waited::Perhaps;
-        }
-        if shrunk.referenced {
-            thread::yield_now();
-        }
-        Waited::perhaps(shrunk.referenced)
+        thread::yield_now();
+        shrunk.referenced.then_some(Waited::Perhaps)
     }
-}
 
-impl Pool {
     /// Frees `pages` of `group` and those below it, and returns how many. `io` says which stores
     /// may be called.
     pub(crate) fn reclaim_for(&self, group: GroupId, pages: PageCount, io: Io) -> PageCount {
@@ -177,16 +151,13 @@ impl Pool {
         let (mut rounds, mut freed) = (Rounds::new(), PageCount(0));
         while freed < pages {
             let left = PageCount(pages.0 - freed.0);
-            match self.make_room(group, left, io, &mut rounds) {
-                Room::Made(more) => {
-                    freed.0 += more.0;
-                    if more.0 > 0 {
-                        // Something was freed, so this call does not wait for more.
-                        rounds.vain = 0;
-                    }
-                }
-                Room::Perhaps => {}
-                Room::None => break,
+            let Some(more) = self.make_room(group, left, io, &mut rounds) else {
+                break;
+            };
+            freed.0 += more.0;
+            if more.0 > 0 {
+                // Something was freed, so this call does not wait for more.
+                rounds.vain = 0;
             }
         }
         freed
