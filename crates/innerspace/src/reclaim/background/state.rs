@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::group::GroupId;
-use crate::reclaim::owners::{Io, OwnerId};
+use crate::reclaim::owners::Io;
 use crate::reclaim::progress::Progress;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex};
@@ -21,23 +21,23 @@ pub(crate) struct Background {
     pub(super) low: u64,
     /// The number of free pages at which eviction ends.
     pub(super) high: u64,
-    /// The number of all pages.
-    total: u64,
+    /// The number of dirty pages above which blocks of any age are written.
+    pub(super) most_dirty: u64,
     pub(super) evicting: AtomicBool,
     /// The tick, plus 1, in which eviction last found nothing. Eviction is not tried again in that
     /// tick.
     pub(super) futile_at: AtomicU64,
     /// The number of calls of `tick`.
-    clock: AtomicU64,
+    pub(super) clock: AtomicU64,
     /// The last tick in which every owner was called to flush old blocks.
     pub(super) flushed_at: AtomicU64,
     /// The number of the owner that was called last; 0 at first.
-    last_owner: AtomicU32,
+    pub(super) last_owner: AtomicU32,
     /// Whether reclaim met dirty blocks that it needs written.
-    flush_wanted: AtomicBool,
+    pub(super) flush_wanted: AtomicBool,
     /// The groups that were over their `high` when a request that could not wait noticed it. A step
     /// looks at these alone, so that the groups of one tenant delay no step for another.
-    over_high: Mutex<BTreeSet<GroupId>>,
+    pub(super) over_high: Mutex<BTreeSet<GroupId>>,
     /// Whether a step was requested since the service thread last woke. Only that thread clears the
     /// flag: the work of a `tick` may already be over when the next step is requested.
     wanted: AtomicBool,
@@ -46,7 +46,7 @@ pub(crate) struct Background {
     /// Whether threads of the memory write, each for one owner.
     served: AtomicBool,
     /// The flushes that are left to threads of the memory.
-    flushing: Progress,
+    pub(super) flushing: Progress,
 }
 
 impl Background {
@@ -55,7 +55,7 @@ impl Background {
         Background {
             low,
             high: low * 2,
-            total: total.0,
+            most_dirty: total.0 * DIRTY_PERCENT / 100,
             ..Background::default()
         }
     }
@@ -63,23 +63,6 @@ impl Background {
     /// Returns the number of ticks so far: the time stamp of dirty blocks.
     pub(crate) fn now(&self) -> u64 {
         self.clock.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn advance(&self) {
-        self.clock.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Whether blocks of any age are to be written when this many pages are dirty.
-    pub(super) fn is_too_dirty(&self, dirty: u64) -> bool {
-        dirty * 100 > self.total * DIRTY_PERCENT
-    }
-
-    pub(super) fn last_owner(&self) -> OwnerId {
-        OwnerId(self.last_owner.load(Ordering::Relaxed))
-    }
-
-    pub(super) fn set_last_owner(&self, id: OwnerId) {
-        self.last_owner.store(id.0, Ordering::Relaxed);
     }
 
     /// Leaves writing to threads of the memory from now on, each for one owner: a store that hangs
@@ -101,30 +84,9 @@ impl Background {
         self.served.load(Ordering::Relaxed)
     }
 
-    /// Begins a flush that is left to a thread of the memory, and returns its ticket.
-    pub(super) fn begin_flush(&self) -> u64 {
-        self.flushing.enter()
-    }
-
-    /// Ends such a flush. `has_cleaned` tells whether pages became clean: then there may be
-    /// something to evict now, and more to write.
-    pub(super) fn end_flush(&self, ticket: u64, has_cleaned: bool) {
-        self.flushing.leave(ticket);
-        if has_cleaned {
-            self.futile_at.store(0, Ordering::Relaxed);
-            self.kick();
-        }
-    }
-
     /// Returns the number of flushes that were left to threads and are over.
     pub(crate) fn flushes(&self) -> u64 {
         self.flushing.finished()
-    }
-
-    /// Notes that every owner was called to flush. If no flush is pending, this ends the wait of
-    /// those that wait for one.
-    pub(super) fn note_all_asked(&self) {
-        self.flushing.note_idle();
     }
 
     /// Waits until the number of flushes that are over is no longer `before`, at most for
@@ -137,29 +99,16 @@ impl Background {
         is_served
     }
 
-    /// Makes the next step bring `group` under its `high`.
-    pub(super) fn note_over_high(&self, group: GroupId) {
-        self.over_high.lock().insert(group);
-    }
-
     /// Requests a step that brings `group` under its `high`.
     pub(crate) fn want_under_high(&self, group: GroupId) {
-        self.note_over_high(group);
+        self.over_high.lock().insert(group);
         self.kick();
-    }
-
-    pub(super) fn take_over_high(&self) -> BTreeSet<GroupId> {
-        std::mem::take(&mut *self.over_high.lock())
     }
 
     /// Requests a step that writes dirty blocks, oldest first.
     pub(crate) fn want_flush(&self) {
         self.flush_wanted.store(true, Ordering::Relaxed);
         self.kick();
-    }
-
-    pub(super) fn take_flush_wanted(&self) -> bool {
-        self.flush_wanted.swap(false, Ordering::Relaxed)
     }
 
     /// Requests a step if so few pages are left below `max` that eviction should begin.

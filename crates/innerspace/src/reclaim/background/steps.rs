@@ -1,7 +1,7 @@
 //! The steps of background work: grace periods, keeping pages free, writing old dirty pages.
 
 use crate::group::GroupId;
-use crate::reclaim::owners::FlushRequest;
+use crate::reclaim::owners::{FlushRequest, OwnerId};
 use crate::reclaim::pool::Pool;
 use crate::reclaim::scope::StoreScope;
 use crate::stats::Event;
@@ -43,7 +43,7 @@ impl LeftFlush {
     pub(crate) fn begin(pool: &Arc<Pool>) -> LeftFlush {
         LeftFlush {
             pool: pool.clone(),
-            ticket: pool.background.begin_flush(),
+            ticket: pool.background.flushing.enter(),
             has_cleaned: false,
         }
     }
@@ -51,7 +51,13 @@ impl LeftFlush {
 
 impl Drop for LeftFlush {
     fn drop(&mut self) {
-        (self.pool.background).end_flush(self.ticket, self.has_cleaned);
+        let background = &self.pool.background;
+        background.flushing.leave(self.ticket);
+        if self.has_cleaned {
+            // There may be something to evict now, and more to write.
+            background.futile_at.store(0, Ordering::Relaxed);
+            background.kick();
+        }
     }
 }
 
@@ -95,7 +101,7 @@ impl Pool {
     /// Advances the clock by one tick, then makes steps until nothing is left to do, at most
     /// [`TICK_STEPS`] of them.
     pub(crate) fn tick(&self) {
-        self.background.advance();
+        self.background.clock.fetch_add(1, Ordering::Relaxed);
         self.groups.drain_stocks(GroupId::ROOT);
         self.owners.try_all_again();
         self.tick_samples(std::time::Instant::now());
@@ -122,7 +128,8 @@ impl Pool {
     /// Frees some pages of each group over its `high`, for requests that could not wait for this.
     fn relieve_groups(&self) -> Step {
         let mut step = Step::Idle;
-        for group in self.background.take_over_high() {
+        let groups = std::mem::take(&mut *self.background.over_high.lock());
+        for group in groups {
             if self.over_high(group) > 0 {
                 // The stocks are drained first, so that nothing is evicted only because of pages in
                 // stock.
@@ -137,7 +144,7 @@ impl Pool {
                 continue;
             }
             if shrunk.freed.0 > 0 {
-                self.background.note_over_high(group);
+                self.background.over_high.lock().insert(group);
                 step = Step::More;
             } else if StoreScope::is_any_open() {
                 // Pages that were skipped here can be freed as soon as the store call ends.
@@ -186,8 +193,8 @@ impl Pool {
         let background = &self.background;
         let dirty = self.dirty_pages().0;
         let now = background.now();
-        let wanted = background.take_flush_wanted();
-        let too_much = wanted || background.is_too_dirty(dirty);
+        let wanted = background.flush_wanted.swap(false, Ordering::Relaxed);
+        let too_much = wanted || dirty > background.most_dirty;
         let looked = background.flushed_at.load(Ordering::Relaxed) >= now;
         if dirty == 0 || (looked && !too_much) || (!too_much && now < DIRTY_TICKS) {
             return Step::Idle;
@@ -202,11 +209,12 @@ impl Pool {
         };
         // Calls one owner after the other, until one has written something or all were called.
         for _ in 0..self.owners.flushable() {
-            let Some((id, owner)) = self.owners.next_flushable(background.last_owner()) else {
+            let last = OwnerId(background.last_owner.load(Ordering::Relaxed));
+            let Some((id, owner)) = self.owners.next_flushable(last) else {
                 break;
             };
             failpoint!(OwnerAsked);
-            background.set_last_owner(id);
+            background.last_owner.store(id.0, Ordering::Relaxed);
             let _working = self.progress.begin();
             let _scope = self.owner_scope();
             let count = owner.flush(&request);
@@ -224,7 +232,8 @@ impl Pool {
             return Step::Idle;
         }
         background.flushed_at.store(now, Ordering::Relaxed);
-        background.note_all_asked();
+        // If no flush is pending, this ends the wait of those that wait for one.
+        background.flushing.note_idle();
         Step::Idle
     }
 }
