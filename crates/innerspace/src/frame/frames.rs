@@ -206,14 +206,10 @@ impl Frames {
         OwnedFrame::new(self, id, order, bytes)
     }
 
-    /// Returns, as a hint, the frame that this thread gets next. `None` if it is not known, or if
-    /// prefetches have no effect here.
+    /// Returns, as a hint, the frame that this thread gets next, if it is known.
     #[inline(always)]
     pub(crate) fn next_single(&self) -> Option<FrameId> {
-        match copy::PREFETCHES {
-            true => self.allocator.peek(),
-            false => None,
-        }
+        self.allocator.peek()
     }
 
     /// Prefetches a quarter of a free frame for writing, and with the first quarter the frame's
@@ -223,14 +219,14 @@ impl Frames {
         if quarter == Quarter::First {
             self.prefetch_meta(id);
         }
-        copy::prefetch_quarter_to_write(self.arena.hint(id), quarter);
+        quarter.prefetch_to_write(self.arena.hint(id));
     }
 
     /// Prefetches the metadata of a free frame.
     #[inline(always)]
     pub(super) fn prefetch_meta(&self, id: FrameId) {
         // A prefetch is allowed for every address.
-        copy::prefetch_line(self.metas.as_ptr().wrapping_add(id.index()).cast());
+        copy::prefetch_to_write::<1>(self.metas.as_ptr().wrapping_add(id.index()).cast());
     }
 
     /// Frees the block that starts at `id`. Its hold word must be 0.
@@ -333,7 +329,7 @@ impl Frames {
     /// Prefetches a frame's bytes, which are to be copied soon.
     #[inline]
     pub(crate) fn prefetch(&self, id: FrameId) {
-        copy::prefetch_page(self.host(id));
+        copy::prefetch::<{ PAGE_SIZE / 4 }>(self.host(id));
     }
 
     /// Returns the address of the first byte of the `1 << order` frames from `id` on, all of which

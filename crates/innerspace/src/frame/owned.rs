@@ -205,12 +205,12 @@ impl<'f> OwnedFrame<'f> {
     /// Prefetches a quarter of the frame for writing.
     #[inline(always)]
     pub(crate) fn prefetch(&self, quarter: Quarter) {
-        copy::prefetch_quarter_to_write(self.start.as_ptr(), quarter);
+        quarter.prefetch_to_write(self.start.as_ptr());
     }
 
     /// Prefetches the whole frame for writing.
     pub(crate) fn prefetch_whole(&self) {
-        copy::prefetch_page_to_write(self.start.as_ptr());
+        copy::prefetch_to_write::<PAGE_SIZE>(self.start.as_ptr());
     }
 
     /// Returns the metadata, with its atomic setters.

@@ -156,8 +156,8 @@ impl<K: ViewOwner> Pinned<K> {
         // The lines are fetched side by side. A change of the first hold word would otherwise keep
         // the loads after it waiting.
         frames.prefetch_meta(FrameId(first.0 + 1));
-        copy::prefetch_first::<1>(start);
-        copy::prefetch_first::<1>(start.wrapping_add(len - 1));
+        copy::prefetch::<1>(start);
+        copy::prefetch::<1>(start.wrapping_add(len - 1));
         for (taken, (meta, tag)) in pair.iter().zip(tags).enumerate() {
             let held = meta.try_hold_of(tag, Hold::try_view_hot);
             if held != HeldOf::Sought {

@@ -132,7 +132,7 @@ impl GroupTree {
     /// other.
     fn fetch_levels(&self, group: GroupId) {
         for id in self.path(group) {
-            copy::prefetch_line(std::ptr::from_ref(&self.node(id).usage).cast());
+            copy::prefetch_to_write::<1>(std::ptr::from_ref(&self.node(id).usage).cast());
         }
     }
 

@@ -243,7 +243,7 @@ impl DaxDevice {
     /// Prefetches the first bytes of the page at `offset`, which is about to be written.
     #[inline]
     pub(crate) fn prefetch_page(&self, offset: u64) {
-        copy::prefetch_page(self.address(offset, 1));
+        copy::prefetch::<{ PAGE_SIZE / 4 }>(self.address(offset, 1));
     }
 
     /// Sets bytes to zero.

@@ -337,7 +337,7 @@ impl Translator {
         if number.wrapping_sub(before) == 1 {
             let next = (number + 1) << PAGE_SHIFT;
             if let Some(Page(bytes)) = self.hit(next, AHEAD, need) {
-                copy::prefetch_first::<AHEAD>(bytes.as_ptr());
+                copy::prefetch::<AHEAD>(bytes.as_ptr());
             }
         }
         Some(page)
@@ -375,7 +375,7 @@ impl Translator {
     #[inline(always)]
     pub(crate) fn prefetch(&self, at: u64, need: Need) {
         if let Some(Page(bytes)) = self.hit(at, 1, need) {
-            copy::prefetch_page(bytes.as_ptr());
+            copy::prefetch::<{ PAGE_SIZE / 4 }>(bytes.as_ptr());
         }
     }
 

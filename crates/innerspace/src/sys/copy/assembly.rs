@@ -11,7 +11,7 @@ use super::wide;
 use super::words::Words;
 use crate::units::PAGE_SIZE;
 
-/// The form by moves of 64 or 16 bytes and by string instructions.
+/// The form by moves of 64 bytes and by string instructions.
 #[derive(Debug)]
 pub(super) struct Assembly;
 
@@ -19,32 +19,16 @@ pub(super) struct Assembly;
 /// ways take 12 ns.)
 const STRING_WORDS: usize = 32;
 
-/// The size in words of a [`block`].
-const BLOCK_WORDS: usize = 8;
-
 impl Form for Assembly {
-    const PREFETCHES: bool = true;
-
     #[inline]
-    unsafe fn words<S: Shared>(mut dst: *mut u8, mut src: *const u8, mut words: usize) {
-        // SAFETY: every step takes words off the front of the two ranges, for which the caller
-        // vouches.
+    unsafe fn words<S: Shared>(dst: *mut u8, src: *const u8, words: usize) {
+        // SAFETY: the trait's promise is the same.
         unsafe {
             if words >= STRING_WORDS && wide::available() {
                 return wide::words::<S>(dst, src, words);
             }
             if words >= STRING_WORDS && (dst.addr() | src.addr()).is_multiple_of(WORD) {
                 return move_words(dst, src, words);
-            }
-            if words >= BLOCK_WORDS {
-                let odd = usize::from(!S::of(dst, src).addr().is_multiple_of(16));
-                Words::words::<S>(dst, src, odd);
-                (dst, src, words) = (dst.add(odd * WORD), src.add(odd * WORD), words - odd);
-                while words >= BLOCK_WORDS {
-                    block(dst, src);
-                    (dst, src) = (dst.add(BLOCK_WORDS * WORD), src.add(BLOCK_WORDS * WORD));
-                    words -= BLOCK_WORDS;
-                }
             }
             Words::words::<S>(dst, src, words);
         }
@@ -143,32 +127,6 @@ unsafe fn move_words(dst: *mut u8, src: *const u8, words: usize) {
             inout("rcx") words => _,
             inout("rdi") dst => _,
             inout("rsi") src => _,
-            options(nostack, preserves_flags),
-        );
-    }
-}
-
-/// Copies a block of 8 words. An aligned move of 16 bytes is atomic, or at the very least each of
-/// its halves is. Safety: the shared side is aligned to 16; both ranges as for [`Form`].
-#[inline(always)]
-unsafe fn block(dst: *mut u8, src: *const u8) {
-    // SAFETY: the moves read and write 64 bytes, for which the caller vouches.
-    unsafe {
-        asm!(
-            "movdqu {a}, [{src}]",
-            "movdqu {b}, [{src} + 16]",
-            "movdqu {c}, [{src} + 32]",
-            "movdqu {d}, [{src} + 48]",
-            "movdqu [{dst}], {a}",
-            "movdqu [{dst} + 16], {b}",
-            "movdqu [{dst} + 32], {c}",
-            "movdqu [{dst} + 48], {d}",
-            src = in(reg) src,
-            dst = in(reg) dst,
-            a = out(xmm_reg) _,
-            b = out(xmm_reg) _,
-            c = out(xmm_reg) _,
-            d = out(xmm_reg) _,
             options(nostack, preserves_flags),
         );
     }

@@ -9,10 +9,6 @@ use crate::units::PAGE_SIZE;
 /// Safety of all methods: both ranges are valid for `words` words, the source for reads and the
 /// destination for writes. They do not overlap. Nothing else uses the private one.
 pub(super) trait Form {
-    /// Whether prefetches have any effect in this form. If not, a caller need not compute an
-    /// address.
-    const PREFETCHES: bool = false;
-
     /// Copies words, where the side `S` is the shared one.
     unsafe fn words<S: Shared>(dst: *mut u8, src: *const u8, words: usize);
     /// Copies `len` bytes, which are assumed not to change, to private memory.

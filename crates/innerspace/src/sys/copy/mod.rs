@@ -13,7 +13,7 @@
 //! - [`words::Words`]: relaxed atomic words. This form is portable, and model checkers, Miri and
 //!   ThreadSanitizer (`--cfg portable`) understand it.
 //! - [`assembly::Assembly`], for x86-64: moves of 64 bytes, aligned on the shared side, where the
-//!   processor has them. Otherwise `rep movsq` where both sides are aligned, and moves of 16 bytes
+//!   processor has them. Otherwise `rep movsq` where both sides are aligned, and moves of words
 //!   where they are not. Pages are copied by `rep movsq`, and bytes filled by `rep stosq`.
 //!   `rep movsq` is defined as a sequence of moves of 8 bytes, and aligned moves of 8 bytes are
 //!   atomic. `rep movsb` promises nothing about words, so only [`copy_still`] uses it.
@@ -161,31 +161,23 @@ impl Drop for Streaming {
     }
 }
 
-/// Prefetches the first quarter of a page that is to be copied some hundred instructions later.
-/// Prefetching more is no faster, because the processor then fetches ahead by itself.
-#[inline]
-pub(crate) fn prefetch_page(address: *const u8) {
-    prefetch_first::<{ PAGE_SIZE / 4 }>(address);
-}
-
-/// Prefetches the cache lines of the first `BYTES` bytes, which are to be read soon.
-#[inline]
-pub(crate) fn prefetch_first<const BYTES: usize>(address: *const u8) {
+/// Prefetches the cache lines of the first `BYTES` bytes, which are to be read soon. Of a page that
+/// is to be copied some hundred instructions later, a quarter is enough: the processor then fetches
+/// ahead by itself.
+#[inline(always)]
+pub(crate) fn prefetch<const BYTES: usize>(address: *const u8) {
     for offset in (0..BYTES).step_by(64) {
         Native::prefetch(address.wrapping_add(offset));
     }
 }
 
-/// Whether prefetches have any effect here. If not, a caller need not compute an address.
-pub(crate) const PREFETCHES: bool = Native::PREFETCHES;
-
-/// Prefetches a page that is to be written next, while another page is copied. It prefetches the
-/// whole page, because stores to lines that are in no cache wait for each other, and the processor
-/// does not fetch ahead across a page's end.
-#[inline]
-pub(crate) fn prefetch_page_to_write(address: *const u8) {
-    for offset in (0..PAGE_SIZE).step_by(64) {
-        prefetch_line(address.wrapping_add(offset));
+/// Prefetches the cache lines of the first `BYTES` bytes, which are to be written soon. A page that
+/// is written while another one is copied is prefetched as a whole: stores to lines that are in no
+/// cache wait for each other, and the processor does not fetch ahead across a page's end.
+#[inline(always)]
+pub(crate) fn prefetch_to_write<const BYTES: usize>(address: *const u8) {
+    for offset in (0..BYTES).step_by(64) {
+        Native::prefetch_to_write(address.wrapping_add(offset));
     }
 }
 
@@ -199,18 +191,11 @@ pub(crate) enum Quarter {
     Fourth,
 }
 
-/// Prefetches a quarter of a page that is to be written soon.
-#[inline(always)]
-pub(crate) fn prefetch_quarter_to_write(page: *const u8, quarter: Quarter) {
-    const QUARTER: usize = PAGE_SIZE / 4;
-    let begin = quarter as usize * QUARTER;
-    for offset in (begin..begin + QUARTER).step_by(64) {
-        prefetch_line(page.wrapping_add(offset));
+impl Quarter {
+    /// Prefetches this quarter of a page that is to be written soon.
+    #[inline(always)]
+    pub(crate) fn prefetch_to_write(self, page: *const u8) {
+        const BYTES: usize = PAGE_SIZE / 4;
+        prefetch_to_write::<BYTES>(page.wrapping_add(self as usize * BYTES));
     }
-}
-
-/// Prefetches the cache line of an address that is to be written soon.
-#[inline(always)]
-pub(crate) fn prefetch_line(address: *const u8) {
-    Native::prefetch_to_write(address);
 }
