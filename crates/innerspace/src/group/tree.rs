@@ -12,7 +12,7 @@ use super::{
     GroupError, GroupId, LimitReason, MAX_DEPTH, MAX_GROUPS_BELOW, Reclaimer, Slab, minimum_pages,
 };
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Arc, Mutex, Rank, Weak, failpoint};
+use crate::sync::{Arc, Mutex, OnDrop, Rank, Weak, failpoint};
 use crate::sys::process::Process;
 use crate::units::PageCount;
 
@@ -477,9 +477,9 @@ impl GroupTree {
         self.born.elapsed().as_nanos() as u64
     }
 
-    /// Begins a stall of a request of the group. The stall counts in the group and all above it.
-    /// The caller keeps the group alive.
-    pub(crate) fn stall(&self, group: GroupId) -> Stalled<'_> {
+    /// Begins a stall of a request of the group, which lasts until the result is dropped. The stall
+    /// counts in the group and all above it. The caller keeps the group alive.
+    pub(crate) fn stall(&self, group: GroupId) -> OnDrop<impl FnMut() + '_> {
         let time = self.time();
         for id in self.path(group) {
             let mut stalls = self.node(id).stalls.lock();
@@ -487,7 +487,14 @@ impl GroupTree {
                 .get_or_insert_with(|| Box::new(Stalls::new()))
                 .begin(time);
         }
-        Stalled { tree: self, group }
+        OnDrop(move || {
+            let time = self.time();
+            for id in self.path(group) {
+                if let Some(stalls) = &mut *self.node(id).stalls.lock() {
+                    stalls.end(time);
+                }
+            }
+        })
     }
 
     /// Returns how much of the time the group's requests were stalled.
@@ -509,24 +516,6 @@ impl GroupTree {
         self.node(id)
             .tables
             .fetch_add(change as u64, Ordering::Relaxed);
-    }
-}
-
-/// A stall of a request of a group, which lasts until this is dropped.
-#[must_use = "the stall ends when this is dropped"]
-pub(crate) struct Stalled<'t> {
-    tree: &'t GroupTree,
-    group: GroupId,
-}
-
-impl Drop for Stalled<'_> {
-    fn drop(&mut self) {
-        let time = self.tree.time();
-        for id in self.tree.path(self.group) {
-            if let Some(stalls) = &mut *self.tree.node(id).stalls.lock() {
-                stalls.end(time);
-            }
-        }
     }
 }
 

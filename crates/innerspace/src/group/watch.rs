@@ -10,12 +10,13 @@
 //! watcher in the list is also held by its [`GroupWatch`]). A callback that is running when its
 //! handle is dropped runs to its end.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::GroupId;
 use super::events::GroupEvents;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::members::{Members, Ticket};
+use crate::sync::panics::Panics;
 use crate::sync::{Arc, Condvar, Mutex, may_call_out};
 
 pub(super) type Callback = Box<dyn Fn(&GroupEvents) + Send + Sync>;
@@ -23,21 +24,14 @@ pub(super) type Callback = Box<dyn Fn(&GroupEvents) + Send + Sync>;
 /// The watchers of the groups of one tree.
 #[derive(Default)]
 pub(super) struct Watchers {
-    /// Whether there are watchers.
-    any: AtomicBool,
     /// Whether an event was counted since the watchers were last called.
     noted: AtomicBool,
-    list: Mutex<Watching>,
-    /// The number of the next watcher.
-    next: AtomicU64,
+    /// The watchers, in the order in which they were created.
+    list: Mutex<Members<Arc<Watcher>>>,
 }
-
-/// Watchers by group, and for each group in the order in which they were created.
-type Watching = BTreeMap<(GroupId, u64), Arc<Watcher>>;
 
 struct Watcher {
     group: GroupId,
-    number: u64,
     /// The events as last reported.
     told: Mutex<GroupEvents>,
     changed: Condvar,
@@ -58,6 +52,7 @@ struct Watcher {
 pub struct GroupWatch {
     watchers: Arc<Watchers>,
     watcher: Arc<Watcher>,
+    ticket: Ticket,
 }
 
 impl std::fmt::Debug for GroupWatch {
@@ -70,8 +65,7 @@ impl Drop for GroupWatch {
     fn drop(&mut self) {
         // Relaxed: a call that begins at this very moment runs to its end.
         self.watcher.is_over.store(true, Ordering::Relaxed);
-        let key = (self.watcher.group, self.watcher.number);
-        self.watchers.change(|list| list.remove(&key));
+        self.watchers.list.lock().leave(self.ticket);
     }
 }
 
@@ -87,11 +81,8 @@ impl GroupWatch {
         callback: Option<Callback>,
         heap: Box<dyn Send + Sync>,
     ) -> GroupWatch {
-        // Relaxed: numbers only have to differ.
-        let number = watchers.next.fetch_add(1, Ordering::Relaxed);
         let watcher = Arc::new(Watcher {
             group,
-            number,
             told: Mutex::new(seen),
             changed: Condvar::new(),
             callback,
@@ -99,8 +90,12 @@ impl GroupWatch {
             is_called: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
         });
-        watchers.change(|list| list.insert((group, number), watcher.clone()));
-        GroupWatch { watchers, watcher }
+        let ticket = watchers.list.lock().join(watcher.clone());
+        GroupWatch {
+            watchers,
+            watcher,
+            ticket,
+        }
     }
 
     /// Returns the events as last reported.
@@ -131,16 +126,7 @@ impl Watchers {
     /// Notes that something was counted.
     #[inline]
     pub(super) fn note(&self) {
-        if self.any.load(Ordering::Relaxed) {
-            self.noted.store(true, Ordering::Release);
-        }
-    }
-
-    fn change<T>(&self, change: impl FnOnce(&mut Watching) -> T) -> T {
-        let mut list = self.list.lock();
-        let changed = change(&mut list);
-        self.any.store(!list.is_empty(), Ordering::Relaxed);
-        changed
+        self.noted.store(true, Ordering::Release);
     }
 
     /// Updates every watcher whose group has counted events since the last call; `events` returns
@@ -153,7 +139,7 @@ impl Watchers {
         if !self.noted.swap(false, Ordering::Acquire) {
             return calls;
         }
-        let list: Vec<Arc<Watcher>> = self.list.lock().values().cloned().collect();
+        let list: Vec<Arc<Watcher>> = self.list.lock().iter().cloned().collect();
         for watcher in list {
             let events = events(watcher.group);
             let mut told = watcher.told.lock();
@@ -176,14 +162,13 @@ impl Watchers {
 
 impl Watcher {
     /// Calls the callback until it was called with the events as last reported. No lock may be
-    /// held.
+    /// held. A panic of the callback goes on afterwards.
     fn call(&self) {
         let Some(callback) = &self.callback else {
             return;
         };
         may_call_out();
-        let called = Called(self);
-        let mut known = None;
+        let (mut known, mut panics) = (None, Panics::default());
         loop {
             let events = {
                 let told = self.told.lock();
@@ -194,20 +179,9 @@ impl Watcher {
                 *told
             };
             known = Some(events);
-            callback(&events);
+            panics.catch(|| callback(&events));
         }
-        std::mem::forget(called);
-    }
-}
-
-/// A running call to a callback. If this is dropped, the callback has panicked, and the next change
-/// calls it again.
-struct Called<'w>(&'w Watcher);
-
-impl Drop for Called<'_> {
-    fn drop(&mut self) {
-        let _told = self.0.told.lock();
-        self.0.is_called.store(false, Ordering::Relaxed);
+        panics.go_on();
     }
 }
 
