@@ -9,7 +9,7 @@ use super::service::Service;
 use super::{Memory, MemoryInner};
 use crate::cache::Cache;
 use crate::frame::{ArenaError, ArenaOptions, LOOKASIDE_BYTES_PER_FRAME};
-use crate::reclaim::{EvictionPolicy, Pool, PoolOptions, SAMPLER_BYTES, SHADOW_BYTES_PER_FRAME};
+use crate::reclaim::{EvictionPolicy, Pool, PoolOptions, SAMPLER_BYTES};
 use crate::stats::tell;
 use crate::sync::Arc;
 use crate::sys::{self, memory::Pages};
@@ -146,9 +146,8 @@ impl MemoryBuilder {
         }
         let system = |source| MemoryError::System { limit, source };
         // One frame is the zero frame, which does not count as usable.
-        let frames = (limit - FIXED)
-            / (PAGE_SIZE as u64 + METADATA + LOOKASIDE_BYTES_PER_FRAME + SHADOW_BYTES_PER_FRAME)
-            - 1;
+        let frames =
+            (limit - FIXED) / (PAGE_SIZE as u64 + METADATA + LOOKASIDE_BYTES_PER_FRAME) - 1;
         let frames =
             u32::try_from(frames).map_err(|_| system(io::ErrorKind::OutOfMemory.into()))?;
         let options = PoolOptions {

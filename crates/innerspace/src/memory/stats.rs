@@ -55,8 +55,7 @@ pub struct LimitParts {
     pub reserve: u64,
     /// Metadata of all pages, and the table that remembers where blocks were last found.
     pub metadata: u64,
-    /// The fixed cost of every memory: wait table, counters, lists, shadows of evicted blocks, the
-    /// zero page.
+    /// The fixed cost of every memory: wait table, counters, lists, the zero page.
     pub fixed: u64,
 }
 

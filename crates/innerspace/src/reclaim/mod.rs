@@ -14,7 +14,7 @@
 //! | [`pool`] | [`Pool`], a set of components; freeing, and the small calls of the layers above |
 //! | [`uses`] | the marks that a use of a block leaves |
 //! | [`lists`] | each group's lists, refaults, eviction policies |
-//! | [`owners`] | [`Owner`]: the upcall to a file; the registered owners; the shadows they left |
+//! | [`owners`] | [`Owner`]: the upcall to a file; the registered owners |
 //! | [`defer`] | work that waits for a grace period |
 //! | [`progress`] | work under way, and waits for its end |
 //! | [`sampling`] | the miss curve: what a larger or smaller memory would find |
@@ -120,9 +120,7 @@ pub(crate) use alloc::{AllocMode, Freeing, HeapCharge, PoolFrame, Trial, note_fa
 pub(crate) use background::{LeftFlush, Step};
 pub use lists::EvictionPolicy;
 pub(crate) use lists::{Evictable, Refault};
-pub(crate) use owners::{
-    CleanCount, EvictCount, FlushRequest, Io, LeftShadow, Owner, OwnerId, SHADOW_BYTES_PER_FRAME,
-};
+pub(crate) use owners::{CleanCount, EvictCount, FlushRequest, Io, Owner, OwnerId};
 pub(crate) use pool::{Pool, PoolOptions, Retired};
 pub use sampling::MissCurve;
 pub(crate) use sampling::SAMPLER_BYTES;

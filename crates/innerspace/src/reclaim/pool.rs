@@ -3,7 +3,7 @@
 use super::background::Background;
 use super::defer::RetireQueue;
 use super::lists::{Evictable, EvictionPolicy, Lru, LruState, Refault, pages_of};
-use super::owners::{LeftShadow, OwnerId, Owners, Shadows};
+use super::owners::{OwnerId, Owners};
 use super::progress::Progress;
 use super::sampling::{MissCurve, SAMPLER_BYTES, Sampler};
 use super::scope::{Scope, StoreScope};
@@ -41,7 +41,6 @@ pub(crate) struct Pool {
     pub(super) lru: Lru,
     pub(crate) owners: Owners,
     pub(super) retired: RetireQueue<Retired>,
-    shadows: Shadows,
     /// The threads that are freeing memory or aging pages now. A request that finds nothing to free
     /// waits for them before it fails, because the frames that they have isolated are on no list.
     pub(super) progress: Progress,
@@ -119,7 +118,6 @@ impl Pool {
             lru: Lru::new(options.policy),
             owners: Owners::default(),
             retired: RetireQueue::default(),
-            shadows: Shadows::new(frames.total()),
             progress: Progress::default(),
             background: Background::new(ordinary),
             sampler: options.sampling.then(|| Sampler::new(ordinary)),
@@ -350,23 +348,6 @@ impl Pool {
     }
 }
 
-/// Calls about owners.
-impl Pool {
-    /// Notes that `owner` evicted blocks and left these shadows in its index, oldest first. For
-    /// each shadow above the bound, the oldest of all is forgotten by its owner
-    /// ([`Owner::forget`](super::owners::Owner::forget)). The caller holds no lock.
-    pub(crate) fn shadows_left(&self, owner: OwnerId, left: &[LeftShadow]) {
-        let dropped = self.shadows.push(owner, left);
-        for of_one in dropped.chunk_by(|a, b| a.0 == b.0) {
-            let Some(owner) = self.owners.get(of_one[0].0) else {
-                continue;
-            };
-            let shadows: Vec<LeftShadow> = of_one.iter().map(|(_, shadow)| *shadow).collect();
-            owner.forget(&shadows);
-        }
-    }
-}
-
 /// Deferred work, and the sleep of the service thread.
 impl Pool {
     /// Frees `entry`, which no session can hold, after a grace period. Never waits. May be called
@@ -515,12 +496,6 @@ mod for_tests {
         #[cfg(not(shuttle))]
         pub(crate) fn list_sizes(&self, group: GroupId) -> ListSizes {
             self.lru.sizes(group)
-        }
-
-        /// Returns how many shadows all files together may have.
-        #[cfg(not(shuttle))]
-        pub(crate) fn most_shadows(&self) -> usize {
-            self.shadows.most()
         }
 
         /// Whether a thread is waiting for entries that another took out of the retire queue.

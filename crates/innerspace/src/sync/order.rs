@@ -62,7 +62,7 @@ ranks! {
     Lists,
     /// The lock of the shape of the tree of groups.
     GroupTree,
-    /// The lock of the queue of retired things, of the table of owners, or of the queue of shadows.
+    /// The lock of the queue of retired things, or of the table of owners.
     Retire,
     /// The lock of a queue of the wait table.
     WaitQueue,

@@ -18,8 +18,7 @@
 //! **Writers** hold the index mutex ([`Index::write`]); nodes that an insertion may need are
 //! allocated beforehand. Writers keep the tags of the frames in step with the words, for readers
 //! that guess where a block is (`frame::tag`). A node is removed with its last block, and the
-//! shadows left in it are dropped: shadows never cost a node of their own. The memory keeps a fixed
-//! number of shadows for all its files, and drops the oldest first (`Pool::shadows_left`).
+//! shadows left in it are dropped: shadows never cost a node of their own.
 
 pub(crate) mod spare_nodes;
 mod writer;

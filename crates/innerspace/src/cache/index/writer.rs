@@ -173,24 +173,6 @@ impl<'a, T> IndexWriter<'a, T> {
         self.prune(nodes, block, freed);
     }
 
-    /// Forgets the shadow of `block` if `which` accepts it.
-    pub(in crate::cache) fn drop_shadow(
-        &mut self,
-        nodes: &impl Nodes,
-        block: u64,
-        which: impl Fn(u64) -> bool,
-    ) {
-        let Some(slot) = self.find(nodes, block) else {
-            return;
-        };
-        if let Word::Shadow(when) = Word::decode(slot.load(Ordering::Relaxed))
-            && which(when)
-        {
-            slot.store(Word::Empty.encode(), Ordering::Release);
-            self.guarded.counts.shadows -= 1;
-        }
-    }
-
     /// Forgets all shadows at or after `from`, where the file now ends.
     pub(crate) fn drop_shadows(&mut self, nodes: &impl Nodes, from: u64) {
         let root = self.root.load(Ordering::Relaxed);

@@ -16,7 +16,7 @@ use crate::cache::lookup::block::{BlockRef, Locked};
 use crate::cache::map::mappers::Revoke;
 use crate::cache::wait::Wait;
 use crate::frame::{FlagSet, Uses};
-use crate::reclaim::{CleanCount, EvictCount, FlushRequest, Io, LeftShadow, Owner, Retired};
+use crate::reclaim::{CleanCount, EvictCount, FlushRequest, Io, Owner, Retired};
 use crate::stats::Event;
 use crate::sync::domain::ANY_OWNER;
 use crate::sync::failpoint;
@@ -114,13 +114,11 @@ impl FileCore {
             self.revoke(run[0]..run[run.len() - 1] + 1, Revoke::All);
         }
         let is_held = !mapped.is_empty() && !self.grace_of(which);
-        let mut left = Vec::with_capacity(locked.len());
         let mut gone = Vec::with_capacity(locked.len());
         for one in locked {
             let frame = one.frame();
-            if let Some(shadow) = self.evict_locked(one, which) {
+            if self.evict_locked(one, which) {
                 gone.push(frame);
-                left.extend(shadow);
             }
         }
         if is_held {
@@ -132,7 +130,6 @@ impl FileCore {
             0 => self.pool.free_evicted(&mut gone),
             _ => gone.iter().for_each(|frame| self.pool.free(*frame)),
         }
-        self.pool.shadows_left(self.id.owner, &left);
         count(&self.counters.evicted, freed);
         let busy = (frames.len() as u64 - freed) as u32;
         EvictCount {
@@ -143,11 +140,11 @@ impl FileCore {
     }
 
     /// Takes a locked, clean block without translations out of the file, unless it is held. Returns
-    /// the shadow that it left, if any. The caller frees the frame.
-    fn evict_locked(&self, locked: Locked<'_>, which: Evicting) -> Option<Option<LeftShadow>> {
+    /// whether it did; the caller then frees the frame.
+    fn evict_locked(&self, locked: Locked<'_>, which: Evicting) -> bool {
         // One of the two references is the index's, the other this call's.
         if !locked.meta().hold.freeze(2) {
-            return None;
+            return false;
         }
         let (block, frame) = (locked.block(), locked.frame());
         let is_unused = locked.meta().uses.has(Uses::AHEAD);
@@ -161,7 +158,7 @@ impl FileCore {
         let shadow = leaves_shadow.then(|| self.pool.shadow_pack(self.id.group.id(), pages));
         self.unlink(block, frame, shadow);
         locked.unlock_frozen();
-        Some(shadow.map(|shadow| LeftShadow::new(block, shadow)))
+        true
     }
 
     /// Counts a block that was read ahead and evicted before its first use.
@@ -219,13 +216,6 @@ impl Owner for FileCore {
         EvictCount {
             unsynced: !is_synced,
             ..count
-        }
-    }
-
-    fn forget(&self, shadows: &[LeftShadow]) {
-        let mut writer = self.blocks.index.write();
-        for LeftShadow { block, mark } in shadows.iter().copied() {
-            writer.drop_shadow(self.frames(), block, |when| when as u32 == mark);
         }
     }
 

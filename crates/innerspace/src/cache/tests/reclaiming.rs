@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::cache::core::gate::ROOMS;
-use crate::cache::index::Word;
 use crate::cache::{FileError, with_room};
 use crate::group::GroupId;
 use crate::reclaim::{AllocMode, Step, StoreScope};
@@ -43,62 +42,6 @@ fn a_file_larger_than_the_memory_is_read_and_written_through_it() {
         drop(file);
         assert_empty(&cache);
     }
-}
-
-// spec: P7
-#[test]
-fn shadows_are_bounded_and_the_oldest_is_dropped_first() {
-    const MORE: u64 = 20;
-    let cache = memory(64);
-    let most = cache.pool.most_shadows() as u64;
-    let files = [1, 2].map(|_| open(&cache, &patterned(1 << 20), &options(4096)));
-    // One block of each file stays, and with it the node that has the shadows.
-    let kept: Vec<_> = files
-        .iter()
-        .map(|file| file.view(255 * 4096..256 * 4096).unwrap())
-        .collect();
-    // The files take turns, in an order for which no blocks are read ahead.
-    let block_of = |turn: u64| turn / 2 * 101 % 251;
-    let evict = |turn: u64| {
-        let (file, start) = (&files[turn as usize % 2], block_of(turn) * 4096);
-        file.view(start..start + 4096).unwrap();
-        assert_eq!(file.evict(start..start + 4096).unwrap().0, 1);
-    };
-    let is_left = |turn: u64| {
-        let core = core(&files[turn as usize % 2]);
-        let word = core.blocks.index.load(core.frames(), block_of(turn));
-        assert!(!matches!(word, Word::Block(_)));
-        word != Word::Empty
-    };
-    let shadows = || files.iter().map(|file| file.stats().shadows).sum::<u64>();
-    for turn in 0..most + MORE {
-        evict(turn);
-        assert_eq!(shadows(), most.min(turn + 1));
-    }
-    for turn in 0..most + MORE {
-        assert_eq!(is_left(turn), turn >= MORE, "eviction {turn}");
-    }
-    // A block that came back and was evicted again is as new as its last eviction.
-    evict(MORE);
-    for turn in most + MORE..2 * most + MORE - 1 {
-        assert!(is_left(MORE));
-        evict(turn);
-        assert!(shadows() <= most);
-    }
-    assert!(is_left(MORE));
-    evict(2 * most + MORE - 1);
-    assert!(!is_left(MORE), "the bound counts evictions");
-    cache.validate();
-    // A file that closes leaves entries in the queue of shadows.
-    drop(kept);
-    let [first, second] = files;
-    drop(first);
-    for block in 0..most {
-        second.view(block * 4096..block * 4096 + 1).unwrap();
-        second.evict(block * 4096..block * 4096 + 1).unwrap();
-    }
-    drop(second);
-    assert_empty(&cache);
 }
 
 #[test]

@@ -18,11 +18,11 @@ mod state;
 
 pub(super) use lru::{AGING_STEP, Lru};
 pub use policy::EvictionPolicy;
+pub(crate) use refault::Refault;
 #[cfg(all(test, not(shuttle)))]
 pub(crate) use refault::SHADOW_BITS;
 #[cfg(all(test, not(shuttle)))]
 pub(super) use refault::shadow_unpack;
-pub(crate) use refault::{CLOCK_BITS, Refault};
 pub(crate) use state::Evictable;
 #[cfg(all(test, not(shuttle)))]
 pub(crate) use state::ListSizes;

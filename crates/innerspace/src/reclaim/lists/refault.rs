@@ -5,14 +5,15 @@
 //! pages. An evicted block leaves the clock's value in its file's index, as a *shadow*. When the
 //! block comes back, the clock has advanced by the *distance*: if the inactive list had been longer
 //! by that many pages, and the active list shorter, the block would have stayed. So if the active
-//! list is at least that long, the block competes with it, and becomes active immediately.
+//! list is at least that long, the block competes with it, and becomes active immediately. An old
+//! shadow has a long distance, and decides as none would.
 
 use super::lru::Lru;
 use crate::group::GroupId;
 use crate::sync::atomic::Ordering;
 use crate::units::PageCount;
 
-pub(crate) const CLOCK_BITS: u32 = 40;
+const CLOCK_BITS: u32 = 40;
 const CLOCK_MASK: u64 = (1 << CLOCK_BITS) - 1;
 
 /// The number of bits of a shadow, for which an index must have room.

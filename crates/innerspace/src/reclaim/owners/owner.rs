@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use crate::group::GroupId;
-use crate::reclaim::lists::CLOCK_BITS;
 use crate::units::{FrameId, PageCount};
 
 /// Names a registered [`Owner`] in a frame's metadata. A frame of owner 0 cannot be evicted.
@@ -75,28 +74,6 @@ impl FlushRequest {
     }
 }
 
-/// A shadow that [`Pool::shadow_pack`](crate::reclaim::Pool::shadow_pack) returned, and the block
-/// that it was left for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct LeftShadow {
-    /// The block's number in its file.
-    pub(crate) block: u64,
-    /// The low half of the shadow. Two shadows of one block with the same low half are 2^32
-    /// evictions apart.
-    pub(crate) mark: u32,
-}
-
-impl LeftShadow {
-    /// Creates the entry for the shadow left for `block`.
-    pub(crate) fn new(block: u64, shadow: u64) -> LeftShadow {
-        const { assert!(CLOCK_BITS >= 32, "the low half is of the clock alone") };
-        LeftShadow {
-            block,
-            mark: shadow as u32,
-        }
-    }
-}
-
 /// The owner of frames: a file. Called with no lock of this layer held, never inside a section.
 ///
 /// Frames are *named, not held*: since reclaim picked them, any of them may have been freed and
@@ -109,15 +86,10 @@ pub(crate) trait Owner: Send + Sync {
     fn age(&self, blocks: Range<u64>, used: &mut dyn FnMut(u64));
 
     /// Evicts clean blocks. The steps are: try_lock, revoke, one grace period for all, freeze,
-    /// removal from the index (leaving `Pool::shadow_pack`, and reporting it to
-    /// `Pool::shadows_left`), `Pool::free`. Blocks that are dirty, viewed or busy stay, and are
-    /// counted as busy. If some can be evicted only after a sync, this call makes the sync where
-    /// `io` includes the owner.
+    /// removal from the index (leaving `Pool::shadow_pack`), `Pool::free`. Blocks that are dirty,
+    /// viewed or busy stay, and are counted as busy. If some can be evicted only after a sync, this
+    /// call makes the sync where `io` includes the owner.
     fn evict(&self, frames: &[FrameId], io: Io) -> EvictCount;
-
-    /// Takes these shadows, the oldest of all, out of the index if they are still there. Owners
-    /// that leave no shadows need not implement this.
-    fn forget(&self, _shadows: &[LeftShadow]) {}
 
     /// Called when the last hold on a block that could not be filled is gone. The last holder may
     /// have been another owner, which had found the frame while the frame was that owner's. Takes
