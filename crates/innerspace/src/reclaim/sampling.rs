@@ -25,7 +25,7 @@
 //! is estimated: the uses seen, divided by the share of blocks sampled. For these uses, too many or
 //! too few in the sample are not corrected.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::time::Instant;
 
 use crate::frame::{Meta, Uses};
@@ -45,7 +45,7 @@ const REACH: u64 = 4;
 /// The number of parts that the reach is divided into.
 const PARTS: usize = 1024;
 
-/// The approximate bytes on the heap: the map, the two orders, the parts.
+/// The approximate bytes on the heap, at most: the map and the parts.
 pub(crate) const SAMPLER_BYTES: u64 = (SAMPLE * 200 + PARTS * 8) as u64;
 
 /// The share of uses that would miss, by size of the memory.
@@ -115,9 +115,6 @@ pub(crate) struct Sampler {
 struct State {
     /// When each sampled block was last used, as a count of uses.
     blocks: HashMap<Key, u64>,
-    by_hash: BTreeSet<(u64, Key)>,
-    /// The same blocks in the order of their last uses.
-    by_time: Vec<(u64, Key)>,
     /// The number of uses for each part of the reach, by distance.
     parts: Vec<f64>,
     /// The number of uses with a distance beyond the reach, and of first uses.
@@ -242,25 +239,22 @@ impl Sampler {
         let rate = self.rate();
         match state.blocks.insert(key, now) {
             Some(before) => {
-                let at = state.remove(before);
-                let others = state.by_time.len() - at;
+                // The sample is small: counting takes as long as keeping it in order would.
+                let since = state.blocks.values().filter(|used| **used > before);
+                let others = since.count() - 1;
                 let distance = (others as f64 / rate) as u64 * pages;
                 match state.parts.get_mut((distance / self.part) as usize) {
                     Some(part) => *part += 1.0,
                     None => state.farther += 1.0,
                 }
             }
-            None => {
-                state.farther += 1.0;
-                state.by_hash.insert((hash, key));
-            }
+            None => state.farther += 1.0,
         }
-        state.by_time.push((now, key));
         let reach = (self.part * PARTS as u64) as f64;
         if state.blocks.len() as f64 / rate * pages as f64 > reach
-            && let Some(&(_, oldest)) = state.by_time.first()
+            && let Some((&oldest, _)) = state.blocks.iter().min_by_key(|(_, used)| **used)
         {
-            state.forget(oldest);
+            state.blocks.remove(&oldest);
         }
         if state.blocks.len() > SAMPLE {
             self.shrink(state, threshold);
@@ -274,14 +268,9 @@ impl Sampler {
     /// Removes the block with the largest hash, and all others with the same hash. Scales earlier
     /// counts down.
     fn shrink(&self, state: &mut State, threshold: u64) {
-        let Some(&(largest, _)) = state.by_hash.last() else {
-            return;
-        };
-        while let Some(&(hash, key)) = state.by_hash.last()
-            && hash == largest
-        {
-            state.forget(key);
-        }
+        let hash_of = |key: &Key| hash(key.0, key.1);
+        let largest = state.blocks.keys().map(hash_of).max().unwrap_or(0);
+        state.blocks.retain(|key, _| hash_of(key) != largest);
         let scale = largest as f64 / threshold as f64;
         state.parts.iter_mut().for_each(|part| *part *= scale);
         state.farther *= scale;
@@ -325,8 +314,6 @@ impl State {
     fn new() -> State {
         State {
             blocks: HashMap::new(),
-            by_hash: BTreeSet::new(),
-            by_time: Vec::new(),
             parts: vec![0.0; PARTS],
             farther: 0.0,
             mapped: 0.0,
@@ -334,22 +321,6 @@ impl State {
             began: Instant::now(),
             next: Instant::now(),
             last: None,
-        }
-    }
-
-    /// Takes the block that was last used at this time out of the order, and returns its position
-    /// there.
-    fn remove(&mut self, time: u64) -> usize {
-        let at = self.by_time.partition_point(|(used, _)| *used < time);
-        self.by_time.remove(at);
-        at
-    }
-
-    /// Takes a block out of the sample.
-    fn forget(&mut self, key: Key) {
-        if let Some(time) = self.blocks.remove(&key) {
-            self.remove(time);
-            self.by_hash.remove(&(hash(key.0, key.1), key));
         }
     }
 }
