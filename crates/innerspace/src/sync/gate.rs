@@ -26,32 +26,27 @@ use super::{Condvar, Mutex, MutexGuard, Rank};
 
 /// A proof that a section is open. A shared borrow of the proof keeps the section open.
 pub(crate) trait OpenSection {
-    /// Returns whether a section is open now.
-    fn is_open(&self) -> bool;
-    /// Returns the domain whose grace periods wait for the section.
-    fn domain_id(&self) -> u64;
+    /// Returns the domain whose grace periods wait for the section, if it is open now.
+    fn domain_id(&self) -> Option<u64>;
 }
 
 impl OpenSection for Sections {
-    fn is_open(&self) -> bool {
-        Sections::is_open(self)
-    }
-
-    fn domain_id(&self) -> u64 {
-        self.domain().id()
+    #[inline]
+    fn domain_id(&self) -> Option<u64> {
+        self.is_open().then(|| self.domain().id())
     }
 }
 
 #[cfg(not(loom))]
 impl OpenSection for super::domain::Reader<'_> {
-    fn is_open(&self) -> bool {
-        true
-    }
-
-    fn domain_id(&self) -> u64 {
-        self.domain().id()
+    #[inline]
+    fn domain_id(&self) -> Option<u64> {
+        Some(self.domain().id())
     }
 }
+
+/// All addresses.
+pub(crate) const EVERYWHERE: Range<u64> = 0..u64::MAX;
 
 /// The gate that this module describes.
 #[derive(Debug)]
@@ -100,66 +95,34 @@ impl<T> Gate<T> {
         }
     }
 
-    /// Returns whether the gate is open at this address. An open gate stays open until the section
-    /// ends.
+    /// Returns whether the gate is open at all of these addresses. An open gate stays open until
+    /// the section ends. A caller that also changes the words of neighbouring addresses asks for
+    /// those too, because an open gate at one address says nothing about the next.
     ///
     /// # Panics
     /// If `section` is not open, or belongs to another domain: the grace period of `close` would
     /// not wait for it.
     #[inline]
-    pub(crate) fn is_open(&self, section: &impl OpenSection, at: u64) -> bool {
-        self.check_section(section);
-        !self.is_closed_at(at)
+    pub(crate) fn is_open(&self, section: &impl OpenSection, range: &Range<u64>) -> bool {
+        let is_inside = section.domain_id() == Some(self.domain_id);
+        assert!(is_inside, "I6: not in a section");
+        !self.is_closed_in(range)
     }
 
-    /// Returns whether the gate is open at every address. An open gate stays open until the section
-    /// ends.
-    ///
-    /// # Panics
-    /// As for `is_open`.
+    /// Returns whether the gate is closed at one of these addresses. The barrier of the section's
+    /// `enter` orders these loads against `close`. Acquire: a reader that finds the gate open again
+    /// sees what the last writer did. Acquire also keeps the order of the two loads; see the
+    /// module's documentation.
     #[inline]
-    pub(crate) fn is_open_everywhere(&self, section: &impl OpenSection) -> bool {
-        self.check_section(section);
-        // Acquire, as in `is_closed_at`.
-        self.to.load(Ordering::Acquire) == 0
-    }
-
-    /// Returns whether the gate is open at all of these addresses. An open gate stays open until
-    /// the section ends. A caller that also changes the words of neighbouring addresses needs this,
-    /// because an open gate at one address says nothing about the next.
-    ///
-    /// # Panics
-    /// As for `is_open`.
-    #[inline]
-    pub(crate) fn is_open_in(&self, section: &impl OpenSection, range: &Range<u64>) -> bool {
-        self.check_section(section);
-        // Acquire, as in `is_closed_at`.
+    fn is_closed_in(&self, range: &Range<u64>) -> bool {
         let to = self.to.load(Ordering::Acquire);
-        to <= range.start || range.end <= self.from.load(Ordering::Acquire)
-    }
-
-    #[inline(always)]
-    fn check_section(&self, section: &impl OpenSection) {
-        assert!(
-            section.is_open() && section.domain_id() == self.domain_id,
-            "I6: not in a section"
-        );
-    }
-
-    /// Returns whether the gate is closed at this address. The barrier of the section's `enter`
-    /// orders these loads against `close`. Acquire: a reader that finds the gate open again sees
-    /// what the last writer did. Acquire also keeps the order of the two loads; see the module's
-    /// documentation.
-    #[inline]
-    fn is_closed_at(&self, at: u64) -> bool {
-        let to = self.to.load(Ordering::Acquire);
-        at < to && self.from.load(Ordering::Acquire) <= at
+        range.start < to && self.from.load(Ordering::Acquire) < range.end
     }
 
     /// Sleeps until the gate is open at this address. The caller is outside every section.
     pub(crate) fn wait_open(&self, at: u64) {
         let mut guard = self.opening.lock();
-        while self.is_closed_at(at) {
+        while self.is_closed_in(&(at..at.saturating_add(1))) {
             guard = self.opened.wait(guard);
         }
     }
@@ -236,7 +199,7 @@ impl<T> DerefMut for Writer<'_, T> {
 impl<T> Drop for Closed<'_, T> {
     fn drop(&mut self) {
         let guard = self.gate.opening.lock();
-        // Release: pairs with `is_closed_at`.
+        // Release: pairs with `is_closed_in`.
         self.gate.to.store(0, Ordering::Release);
         drop(guard);
         self.gate.opened.notify_all();
@@ -259,7 +222,7 @@ mod tests {
                 let mut seen = 0;
                 while seen < 200 {
                     let section = domain.reader();
-                    if !gate.is_open(&section, 7) {
+                    if !gate.is_open(&section, &(7..8)) {
                         drop(section);
                         gate.wait_open(7);
                         continue;
@@ -287,14 +250,16 @@ mod tests {
         let writer = gate.write();
         let closed = writer.close(&domain, &(10..20), || ());
         let section = domain.reader();
-        let open = |at| gate.is_open(&section, at);
-        assert_eq!([9, 10, 19, 20].map(open), [true, false, false, true]);
-        let open_in = |range| gate.is_open_in(&section, &range);
-        assert!(!gate.is_open_everywhere(&section));
+        let open = |range| gate.is_open(&section, &range);
+        assert_eq!(
+            [9, 10, 19, 20].map(|at| open(at..at + 1)),
+            [true, false, false, true]
+        );
+        assert!(!open(EVERYWHERE));
         let ranges = [0..10, 0..11, 12..13, 19..30, 20..30];
-        assert_eq!(ranges.map(open_in), [true, false, false, false, true]);
+        assert_eq!(ranges.map(open), [true, false, false, false, true]);
         drop(closed);
-        assert!(gate.is_open(&section, 10) && gate.is_open_everywhere(&section));
+        assert!(open(10..11) && open(EVERYWHERE));
     }
 
     #[test]
@@ -302,6 +267,6 @@ mod tests {
     fn looking_outside_a_section_panics() {
         let domain = Domain::new();
         let gate = Gate::new(&domain, 1, ());
-        gate.is_open(&Domain::register(&domain), 0);
+        gate.is_open(&Domain::register(&domain), &(0..1));
     }
 }

@@ -369,7 +369,11 @@ impl Core {
             self.translator.sections.leave();
             self.translator.sections.enter();
         }
-        if !self.space.gate.is_open(&self.translator.sections, at) {
+        if !self
+            .space
+            .gate
+            .is_open(&self.translator.sections, &(at..at.saturating_add(1)))
+        {
             return false;
         }
         if at >> table::ADDRESS_BITS != 0 {

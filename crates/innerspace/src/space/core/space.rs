@@ -25,7 +25,7 @@ use crate::space::vma::ledger::Ledger;
 use crate::space::vma::set::VmaSet;
 use crate::stats::Event;
 use crate::sync::domain::{NO_OWNER, Participant, Post};
-use crate::sync::gate::Gate;
+use crate::sync::gate::{EVERYWHERE, Gate};
 use crate::sync::members::Members;
 use crate::sync::rcu_cell::RcuCell;
 use crate::sync::{Arc, Mutex, Rank, failpoint};
@@ -396,7 +396,7 @@ impl SpaceInner {
     pub(crate) fn release_replaced(self: &SpaceInner, replaced: Detached) {
         // The gate is seen open in a section: a writer that closes it later finds the new leaf, and
         // a writer that had it closed before is done.
-        let is_open = self.gate.is_open_everywhere(&self.pool.domain.reader());
+        let is_open = self.gate.is_open(&self.pool.domain.reader(), &EVERYWHERE);
         if is_open && self.accessors.lock().len() <= 1 {
             self.nodes().release(replaced);
         } else {

@@ -27,6 +27,7 @@ use crate::space::vma::cache::VmaCache;
 use crate::space::vma::protection::Protection;
 use crate::stats::Event;
 use crate::sync::failpoint;
+use crate::sync::gate::EVERYWHERE;
 use crate::sync::raw::AtomicU64;
 use crate::sys::copy::Quarter;
 
@@ -52,7 +53,7 @@ pub(crate) fn store_by_short_way(
     let Some(slot) = translator.slot(at, Need::Write) else {
         return Stored::Changed;
     };
-    if !space.gate.is_open_everywhere(&translator.sections)
+    if !space.gate.is_open(&translator.sections, &EVERYWHERE)
         || !vmas.is_memory(Protection::WRITE, &space.sequence, at)
         || space.pool.is_flush_due()
     {

@@ -265,12 +265,10 @@ impl<'space> FaultState<'space> {
         let leaf = at & !(table::span(1) - 1);
         let leaf = leaf..leaf.saturating_add(table::span(1));
         let gate = &self.space.gate;
-        let everywhere = gate.is_open_everywhere(section);
-        let step = if everywhere || gate.is_open(section, at) {
-            self.around = match everywhere || gate.is_open_in(section, &leaf) {
-                true => leaf,
-                false => page_start(at)..page_start(at).saturating_add(PAGE_SIZE as u64),
-            };
+        let page = page_start(at)..page_start(at).saturating_add(PAGE_SIZE as u64);
+        let is_whole = gate.is_open(section, &leaf);
+        let step = if is_whole || gate.is_open(section, &page) {
+            self.around = if is_whole { leaf } else { page };
             // The set is read after the sequence: a slot filled from an old set has an old number,
             // and is not used again.
             let tree = || self.space.vmas.read(section).find_containing(at);

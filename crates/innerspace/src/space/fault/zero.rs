@@ -28,6 +28,7 @@ use crate::space::tlb::translator::{Need, Translator};
 use crate::space::vma::cache::VmaCache;
 use crate::space::vma::protection::Protection;
 use crate::stats::Event;
+use crate::sync::gate::EVERYWHERE;
 use crate::sync::raw::AtomicU64;
 
 /// Returns the word that maps the zero frame.
@@ -60,7 +61,7 @@ pub(crate) fn load_by_short_way(
         return false;
     };
     if pte::load(slot) != Pte::EMPTY
-        || !space.gate.is_open_everywhere(&translator.sections)
+        || !space.gate.is_open(&translator.sections, &EVERYWHERE)
         || !vmas.is_memory(Protection::READ, &space.sequence, at)
         || space.pool.is_flush_due()
         || !pte::replace(slot, Pte::EMPTY, word(space, VALID_R))

@@ -132,7 +132,7 @@ fn a_fault_waits_for_no_change_elsewhere() {
     };
     let is_closed = || {
         let section = pool.domain.reader();
-        !space.0.gate.is_open(&section, at.0)
+        !space.0.gate.is_open(&section, &(at.0..at.0 + 1))
     };
     while !is_closed() {
         thread::yield_now();

@@ -149,7 +149,7 @@ impl Participant {
             graces_seen: AtomicU64::new(0),
             owner: NO_OWNER,
             idle: AtomicU64::new(CLOSED),
-            ticket: plain::AtomicU64::new(Ticket::NONE.number()),
+            ticket: plain::AtomicU64::new(Ticket::NONE.0),
             passing: false,
             mailbox: Mutex::ranked(
                 Rank::Mailbox,
@@ -162,11 +162,11 @@ impl Participant {
     }
 
     pub(super) fn ticket(&self) -> Ticket {
-        Ticket::of_number(self.ticket.load(plain::Ordering::Relaxed))
+        Ticket(self.ticket.load(plain::Ordering::Relaxed))
     }
 
     pub(super) fn set_ticket(&self, ticket: Ticket) {
-        self.ticket.store(ticket.number(), plain::Ordering::Relaxed);
+        self.ticket.store(ticket.0, plain::Ordering::Relaxed);
     }
 
     /// Posts a message. The owner reads it before it uses anything that it has cached. Never waits.
