@@ -3,7 +3,6 @@
 
 use super::counters::Ceiling;
 use super::levels::Levels;
-use super::stock::Stocked;
 use super::{GroupId, GroupTree, Underflow};
 use crate::stats::thread_number;
 use crate::sync::failpoint;
@@ -229,7 +228,7 @@ impl GroupTree {
         }
         if !self.is_any_over(group) {
             failpoint!(NotOver);
-            if self.stocks.uncharge(self, number, group, pages.0) == Stocked::Yes {
+            if self.stocks.uncharge(self, number, group, pages.0) {
                 return Ok(());
             }
         }

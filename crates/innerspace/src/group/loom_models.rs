@@ -6,7 +6,7 @@ use loom::model::Builder;
 use super::GroupId;
 use super::levels::Levels;
 use super::slot::Batches;
-use super::stock::{Stocked, Stocks};
+use super::stock::Stocks;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::per_thread::OWNERS;
 use crate::sync::{Arc, thread};
@@ -72,7 +72,7 @@ impl Tree {
         assert_eq!(group, GROUP);
         let in_use = self.stocks.in_use(number, group, &self.usage[1]);
         assert!(in_use >= pages.into(), "{pages} of {in_use} are given back");
-        if self.stocks.uncharge(self, number, group, pages.into()) == Stocked::No {
+        if !self.stocks.uncharge(self, number, group, pages.into()) {
             self.take_off(group, pages.into());
         }
     }

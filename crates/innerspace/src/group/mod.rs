@@ -21,8 +21,8 @@
 //!   pages under way; the counters as the stock sees them
 //! - `id`: the number of a group
 //! - `aside`: pages set aside for what has to succeed later
-//! - `heap`, `ledger`; `blocks`, `block_sizes`: bytes on the heap that a group is charged for; the
-//!   blocks of open files, for which limits have to have room
+//! - `heap`; `blocks`, `block_sizes`: bytes on the heap that a group is charged for; the blocks of
+//!   open files, for which limits have to have room
 //! - `over`, `protect`: groups over their limit; the pages that reclaim has to spare
 //! - `report`, `error`: usage, statistics and `validate`; the errors
 //!
@@ -63,7 +63,6 @@ mod events;
 mod handle;
 mod heap;
 mod id;
-mod ledger;
 mod levels;
 mod moves;
 mod node;

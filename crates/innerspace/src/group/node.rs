@@ -3,7 +3,6 @@
 use super::GroupId;
 use super::block_sizes::BlockSizes;
 use super::events::GroupEvents;
-use super::ledger::Ledger;
 use super::stall::Stalls;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -103,6 +102,24 @@ impl EventCounters {
             reclaimed: PageCount(reclaimed),
             refused,
         }
+    }
+}
+
+/// The heap charges of one group: see [`super::heap`].
+#[derive(Default)]
+pub(super) struct Ledger {
+    pub(super) bytes: u64,
+    /// The pages charged for these bytes.
+    pub(super) pages: u64,
+}
+
+impl Ledger {
+    /// Takes off, and returns, the charged pages that the bytes no longer need.
+    pub(super) fn take_excess(&mut self) -> PageCount {
+        let needed = PageCount::floor(self.bytes).0;
+        let excess = self.pages.saturating_sub(needed);
+        self.pages -= excess;
+        PageCount(excess)
     }
 }
 

@@ -80,15 +80,6 @@ pub(super) struct Stocks {
     moves: Moves,
 }
 
-/// The outcome of an uncharge.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Stocked {
-    /// The pages are in stock.
-    Yes,
-    /// The pages have to be taken off the levels.
-    No,
-}
-
 #[inline(always)]
 fn way(slots: &Slots, group: GroupId) -> &AtomicU64 {
     &slots[usize::from(group.0) % WAYS]
@@ -126,6 +117,35 @@ impl Stocks {
         changed.flatten()
     }
 
+    /// Changes the slot as [`Stocks::change`] does. To it come `pages` that are charged to `group`
+    /// and in no slot. What it had and got, and does not keep, is taken off the levels. Returns
+    /// false, with no change, if `next` returns no word, or while slots are being drained.
+    fn exchange(
+        &self,
+        levels: &impl Levels,
+        number: usize,
+        group: GroupId,
+        pages: u64,
+        next: impl FnOnce(Slot) -> Option<Slot>,
+    ) -> bool {
+        let mut kept = 0;
+        let change = self.change(number, group, |word| {
+            next(word).inspect(|next| kept = next.count().into())
+        });
+        let Some(before) = change else {
+            return false;
+        };
+        let left = match before.group() == group {
+            true => u64::from(before.count()) + pages - kept,
+            false => before.count().into(),
+        };
+        if left > 0 {
+            levels.note_peak(before.group(), before.low());
+            levels.take_off(before.group(), left);
+        }
+        true
+    }
+
     /// Charges from the stock of the thread with this number. Returns false if it has too few pages
     /// of this group.
     #[inline(always)]
@@ -134,8 +154,8 @@ impl Stocks {
         change.is_some()
     }
 
-    /// Puts pages that were charged to `group` in stock. Pages that do not fit are taken off the
-    /// levels.
+    /// Puts pages that were charged to `group` in stock. Where they do not fit, the slot is halved,
+    /// and what is left over is taken off the levels. Returns false if nothing was done.
     #[inline]
     pub(super) fn uncharge(
         &self,
@@ -143,7 +163,7 @@ impl Stocks {
         number: usize,
         group: GroupId,
         pages: u64,
-    ) -> Stocked {
+    ) -> bool {
         let change = self.change(number, group, |word| {
             let count = u64::from(word.count()).saturating_add(pages);
             let fits = word.group() == group
@@ -151,10 +171,7 @@ impl Stocks {
                 && !levels.is_deleted(group);
             fits.then(|| word.plus(pages))
         });
-        match change {
-            Some(_) => Stocked::Yes,
-            None => self.overflow(levels, number, group, pages),
-        }
+        change.is_some() || self.overflow(levels, number, group, pages)
     }
 
     /// Returns how many pages a slot may hold.
@@ -167,29 +184,18 @@ impl Stocks {
     /// find room and the next charges find pages; the rest is taken off the levels. If `pages` are
     /// more than the slot may hold at all, it stays full, since more pages will be wanted.
     #[cold]
-    fn overflow(&self, levels: &impl Levels, number: usize, group: GroupId, pages: u64) -> Stocked {
+    fn overflow(&self, levels: &impl Levels, number: usize, group: GroupId, pages: u64) -> bool {
         if self.batches.first == 0 || self.stripes.drains().any() {
-            return Stocked::No;
+            return false;
         }
-        let kept = |word: Slot| match pages > self.room(word).into() {
-            true => self.room(word),
-            false => self.room(word) / 2,
-        };
         let _moving = self.moves.begin(self.stripes.drains());
-        let change = self.change(number, group, |word| {
-            let is_full = u64::from(word.count()).saturating_add(pages) > self.room(word).into();
+        self.exchange(levels, number, group, pages, |word| {
+            let room = self.room(word);
+            let kept = if pages > room.into() { room } else { room / 2 };
+            let is_full = u64::from(word.count()).saturating_add(pages) > room.into();
             (word.group() == group && is_full && !levels.is_deleted(group))
-                .then(|| Slot::new(group, kept(word), self.room(word)))
-        });
-        let Some(before) = change else {
-            return Stocked::No;
-        };
-        levels.note_peak(group, before.low());
-        levels.take_off(
-            group,
-            u64::from(before.count()) + pages - u64::from(kept(before)),
-        );
-        Stocked::Yes
+                .then(|| Slot::new(group, kept, room))
+        })
     }
 
     /// Takes a batch, `pages` of which go to the caller. Returns false if a limit is too near for
@@ -217,13 +223,23 @@ impl Stocks {
         let batch = self.next_batch(levels, number, group);
         let first = self.batches.first;
         let added = add(batch).or_else(|| (batch > first).then(|| add(first)).flatten());
-        match added {
-            Some(batch) => {
-                self.stash(levels, number, group, batch - pages as u32, batch);
-                true
-            }
-            None => false,
+        let Some(most) = added else {
+            return false;
+        };
+        // The rest of the batch goes in the slot. Another thread may have filled a shared one.
+        let rest = most - pages as u32;
+        let stashed = self.exchange(levels, number, group, rest.into(), |word| {
+            let own = if word.group() == group {
+                word.count()
+            } else {
+                0
+            };
+            (!levels.is_deleted(group)).then(|| Slot::new(group, (own + rest).min(most), most))
+        });
+        if !stashed {
+            levels.take_off(group, rest.into());
         }
+        true
     }
 
     /// Returns the pages of a first batch.
@@ -248,31 +264,6 @@ impl Stocks {
             _ => self.stripes.all().flatten().filter(is_large).count(),
         };
         self.batches.next(word, levels.margin(group), large)
-    }
-
-    /// Puts the rest of a batch of `most` in its slot. Pages of another group in the slot, or too
-    /// many of this group, are given back.
-    fn stash(&self, levels: &impl Levels, number: usize, group: GroupId, pages: u32, most: u32) {
-        let sum = |word: Slot| match word.group() == group {
-            true => word.count() + pages,
-            false => pages,
-        };
-        let change = self.change(number, group, |word| {
-            (!levels.is_deleted(group)).then(|| Slot::new(group, sum(word).min(most), most))
-        });
-        match change {
-            Some(before) if before.group() == group => {
-                let too_much = sum(before).saturating_sub(most);
-                give_back(levels, group, too_much);
-            }
-            Some(before) => {
-                if before.count() > 0 {
-                    levels.note_peak(before.group(), before.low());
-                }
-                give_back(levels, before.group(), before.count());
-            }
-            None => give_back(levels, group, pages),
-        }
     }
 
     /// Returns the number of pages of `group` that the thread with this number has in stock.
@@ -340,24 +331,23 @@ impl Stocks {
         }
     }
 
-    /// Gives back the pages of `top` and the groups below it in all slots, and returns their
-    /// number. Pages put in a slot meanwhile may stay.
-    pub(super) fn drain(&self, levels: &impl Levels, number: usize, top: GroupId) -> u64 {
-        let own = self.drain_own(levels, number, top);
-        match self.is_any_below(levels, top) {
-            true => own + self.drain_all(levels, top),
-            false => own,
+    /// Gives back the pages of `top` and the groups below it in all slots. Pages put in a slot
+    /// meanwhile may stay.
+    pub(super) fn drain(&self, levels: &impl Levels, number: usize, top: GroupId) {
+        self.drain_own(levels, number, top);
+        if self.is_any_below(levels, top) {
+            self.drain_all(levels, top);
         }
     }
 
-    /// Gives back the pages of `top` and the groups below it in all slots, and returns their
-    /// number. Afterwards no slot has pages that its owner was about to put there when the call
-    /// began.
-    pub(super) fn drain_all(&self, levels: &impl Levels, top: GroupId) -> u64 {
+    /// Gives back the pages of `top` and the groups below it in all slots. Afterwards no slot has
+    /// pages that its owner was about to put there when the call began.
+    pub(super) fn drain_all(&self, levels: &impl Levels, top: GroupId) {
         let draining = self.stripes.drain();
-        self.drain_stopped(levels, top, &draining)
+        self.drain_stopped(levels, top, &draining);
     }
 
+    /// Gives back the pages of `top` and the groups below it, and returns their number.
     fn drain_stopped(&self, levels: &impl Levels, top: GroupId, _: &Draining<'_>) -> u64 {
         if !self.is_any_below(levels, top) {
             return 0;
@@ -371,29 +361,21 @@ impl Stocks {
     }
 
     /// Gives back the stock of the thread with this number. Begins no drain.
-    fn drain_own(&self, levels: &impl Levels, number: usize, top: GroupId) -> u64 {
-        let mut pages = 0;
+    fn drain_own(&self, levels: &impl Levels, number: usize, top: GroupId) {
         let slots = self.stripes.look(number);
         let is_any = |slot: &AtomicU64| Slot(slot.load(Ordering::Relaxed)).count() > 0;
         if !slots.iter().any(is_any) {
-            return 0;
+            return;
         }
         let _moving = self.moves.begin(self.stripes.drains());
         for slot in slots {
             let group = Slot(slot.load(Ordering::Relaxed)).group();
-            if !levels.is_below(group, top) {
-                continue;
-            }
-            let change = self.change(number, group, |word| {
-                (word.group() == group && word.count() > 0).then(|| Slot::emptied(group))
-            });
-            if let Some(before) = change {
-                levels.note_peak(group, before.low());
-                levels.take_off(group, before.count().into());
-                pages += u64::from(before.count());
+            if levels.is_below(group, top) {
+                self.exchange(levels, number, group, 0, |word| {
+                    (word.group() == group && word.count() > 0).then(|| Slot::emptied(group))
+                });
             }
         }
-        pages
     }
 
     /// Whether pages of `top` or of a group below it are in stock. Acquire: see the module.
@@ -461,12 +443,6 @@ impl Stocks {
             .filter(|word| word.count() > 0 && wanted(word.group()))
             .map(|word| u64::from(word.count()))
             .sum()
-    }
-}
-
-fn give_back(levels: &impl Levels, group: GroupId, pages: u32) {
-    if pages > 0 {
-        levels.take_off(group, pages.into());
     }
 }
 
