@@ -4,8 +4,8 @@
 //! owns the descriptor and the memory that is read or written. The payload comes back once, with
 //! the result: from [`Ring::submit`] if the transfer was not accepted, otherwise from
 //! [`Ring::reap`]. Until then the ring keeps it in a slot, because even a cancelled transfer may
-//! still be under way. A completion names its slot and the slot's generation. A completion that
-//! comes late or twice is refused and counted.
+//! still be under way. A completion names its transfer by a number that is never used again, so a
+//! completion that comes late or twice is refused and counted.
 //!
 //! **Completion.** The kernel finishes a direct transfer in the thread that submitted it, and
 //! interrupts that thread to do so. A completion is therefore late while that thread is in an
@@ -45,7 +45,7 @@ use std::{fmt, io};
 
 use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue, types};
 
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sync::{Mutex, OnceLock, before_waiting, thread};
 use crate::sys::file::copy_of;
 use crate::sys::join_iovecs;
@@ -91,8 +91,6 @@ pub(crate) struct Ring<T: Send + 'static> {
     /// one. The queue is thus empty whenever this mutex is unlocked, unless the ring is broken.
     submission: Mutex<()>,
     completion: Mutex<()>,
-    /// The number of slots in use. It changes only with `slots` locked.
-    in_flight: AtomicUsize,
     /// Whether a wake-up is on its way. The exchanges in `wake` and `take` order everything before
     /// them.
     woken: AtomicBool,
@@ -136,7 +134,6 @@ impl<T: Send + 'static> Ring<T> {
             process: Process::current(),
             submission: Mutex::new(()),
             completion: Mutex::new(()),
-            in_flight: AtomicUsize::new(0),
             woken: AtomicBool::new(false),
             broken: AtomicU32::new(0),
         })
@@ -163,9 +160,8 @@ impl<T: Send + 'static> Ring<T> {
             // The kernel takes entries in order, and will not see the remaining ones.
             let mut slots = self.slots.lock();
             for &key in &keys[keys.len() - left..] {
-                if let Some(payload) = self.take_slot(&mut slots, key) {
-                    refused.push((payload, copy_of(&error)));
-                }
+                let payload = slots.take(key);
+                refused.extend(payload.map(|payload| (payload, copy_of(&error))));
             }
         }
         refused
@@ -199,19 +195,12 @@ impl<T: Send + 'static> Ring<T> {
                     continue;
                 }
             };
-            self.in_flight.fetch_add(1, Ordering::Relaxed);
             let entry = entry_of(fd, offset, iovecs).user_data(key);
             // SAFETY: the caller of `submit` promised that the memory is valid until the payload
             // comes back. The list of buffers lies in the slot for as long.
-            match unsafe { queue.push(&entry) } {
-                Ok(()) => keys.push(key),
-                // Cannot happen: the queue has an entry for each slot.
-                Err(_) => {
-                    let payload = self.take_slot(&mut slots, key);
-                    let full = || io::ErrorKind::WouldBlock.into();
-                    refused.extend(payload.map(|payload| (payload, full())));
-                }
-            }
+            let pushed = unsafe { queue.push(&entry) };
+            pushed.expect("the queue has an entry for each slot");
+            keys.push(key);
         }
     }
 
@@ -306,7 +295,7 @@ impl<T: Send + 'static> Ring<T> {
                     ends = true;
                 }
                 key => {
-                    if let Some(payload) = self.take_slot(&mut slots, key) {
+                    if let Some(payload) = slots.take(key) {
                         into.push((payload, result_of(entry.result())));
                         ends = true;
                     }
@@ -314,12 +303,6 @@ impl<T: Send + 'static> Ring<T> {
             }
         }
         ends
-    }
-
-    fn take_slot(&self, slots: &mut Slots<T>, key: u64) -> Option<T> {
-        let payload = slots.take(key)?;
-        self.in_flight.fetch_sub(1, Ordering::Relaxed);
-        Some(payload)
     }
 
     /// Waits for a completion, at most for `left`. May return earlier.
@@ -366,7 +349,7 @@ impl<T: Send + 'static> Ring<T> {
 
     /// Returns the number of transfers whose payload has not come back.
     pub(crate) fn in_flight(&self) -> usize {
-        self.in_flight.load(Ordering::Relaxed)
+        self.slots.lock().len()
     }
 
     /// Ends the wait of one thread in [`Ring::reap`], or of the next thread that would wait there.
@@ -376,7 +359,7 @@ impl<T: Send + 'static> Ring<T> {
             return;
         }
         let _submission = self.submission.lock();
-        if self.broken.load(Ordering::Relaxed) == 0 {
+        if !self.is_broken() {
             self.put_own(&[opcode::Nop::new().build().user_data(WAKE)]);
         }
     }
@@ -397,7 +380,7 @@ impl<T: Send + 'static> Ring<T> {
     /// Asks the kernel to cancel all transfers in flight.
     fn cancel_all(&self) {
         let _submission = self.submission.lock();
-        if self.broken.load(Ordering::Relaxed) != 0 {
+        if self.is_broken() {
             return;
         }
         let keys = self.slots.lock().keys();
