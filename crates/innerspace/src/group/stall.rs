@@ -48,11 +48,9 @@ pub(super) struct Stalls {
     /// The time since which at least one request is stalled.
     since: u64,
     total: u64,
-    /// The nanoseconds stalled in each slot of time. A slot is at its number modulo the array's
-    /// length.
-    slots: [u32; SLOTS],
-    /// The number of the newest slot that was written.
-    newest: u64,
+    /// Slots of time, each with its number and the nanoseconds stalled in it. A slot is at its
+    /// number modulo the array's length, in place of an older one.
+    slots: [(u64, u32); SLOTS],
 }
 
 impl Stalls {
@@ -61,8 +59,7 @@ impl Stalls {
             now: 0,
             since: 0,
             total: 0,
-            slots: [0; SLOTS],
-            newest: 0,
+            slots: [(0, 0); SLOTS],
         }
     }
 
@@ -89,20 +86,16 @@ impl Stalls {
         self.total += to.saturating_sub(from);
         let oldest = to.saturating_sub((SLOTS as u64 - 1) * SLOT) / SLOT * SLOT;
         let mut at = from.max(oldest);
-        self.advance(to / SLOT);
         while at < to {
-            let slot = at / SLOT;
-            let end = ((slot + 1) * SLOT).min(to);
-            self.slots[slot as usize % SLOTS] += (end - at) as u32;
+            let number = at / SLOT;
+            let end = ((number + 1) * SLOT).min(to);
+            let slot = &mut self.slots[number as usize % SLOTS];
+            if slot.0 != number {
+                *slot = (number, 0);
+            }
+            slot.1 += (end - at) as u32;
             at = end;
         }
-    }
-
-    /// Clears the slots that came since the newest.
-    fn advance(&mut self, slot: u64) {
-        let from = (self.newest + 1).max((slot + 1).saturating_sub(SLOTS as u64));
-        (from..=slot).for_each(|slot| self.slots[slot as usize % SLOTS] = 0);
-        self.newest = self.newest.max(slot);
     }
 
     /// Returns the stalled share of the window that ends at `time` (and begins no earlier than time
@@ -110,12 +103,13 @@ impl Stalls {
     fn share(&self, time: u64, window: u64) -> f64 {
         let start = time.saturating_sub(window);
         let mut sum = 0.0;
-        for slot in start / SLOT..=time / SLOT {
-            if slot > self.newest || slot + SLOTS as u64 <= self.newest {
-                continue;
+        for number in start / SLOT..=time / SLOT {
+            let (found, stalled) = self.slots[number as usize % SLOTS];
+            if found == number {
+                let begin = start.max(number * SLOT);
+                let inside = ((number + 1) * SLOT - begin) as f64 / SLOT as f64;
+                sum += f64::from(stalled) * inside;
             }
-            let inside = ((slot + 1) * SLOT - start.max(slot * SLOT)) as f64 / SLOT as f64;
-            sum += f64::from(self.slots[slot as usize % SLOTS]) * inside;
         }
         if self.now > 0 {
             sum += (time - self.since.max(start)) as f64;
