@@ -53,22 +53,15 @@ impl<'p> PoolFrame<'p> {
     /// Gives frames up, and returns the blocks that they make at the next places of a window. The
     /// frames stay charged.
     pub(crate) fn place(frames: Vec<PoolFrame<'p>>, window: &mut Window<'p>) -> Vec<PoolFrame<'p>> {
-        let (mut owned, mut charges, mut pools) = (Vec::new(), Vec::new(), Vec::new());
-        for PoolFrame {
-            frame,
-            charge,
-            pool,
-        } in frames
-        {
-            owned.push(frame);
-            charges.push(charge);
-            pools.push(pool);
-        }
-        let placed = window.place(owned).into_iter();
+        let Some(pool) = frames.first().map(|frame| frame.pool) else {
+            return Vec::new();
+        };
+        let parts = frames.into_iter().map(|one| (one.frame, one.charge));
+        let (owned, charges): (Vec<_>, Vec<_>) = parts.unzip();
+        let placed = window.place(owned);
         assert_eq!(placed.len(), charges.len(), "blocks of the window's order");
-        let paid = charges.into_iter().zip(pools);
-        let paid = placed.zip(paid);
-        paid.map(|(frame, (charge, pool))| PoolFrame::new(pool, frame, charge))
+        let paid = placed.into_iter().zip(charges);
+        paid.map(|(frame, charge)| PoolFrame::new(pool, frame, charge))
             .collect()
     }
 }
@@ -91,19 +84,14 @@ impl PoolFrame<'_> {
     /// [`Pool::free`].
     #[inline(always)]
     pub(crate) fn publish(self, initial: HoldState) -> FrameId {
-        let has_words = self.frame.meta().kind().has_words();
-        self.commit(has_words, initial)
+        let kind = self.frame.meta().kind();
+        self.publish_as(kind, initial)
     }
 
     /// Sets the kind, and then does [`PoolFrame::publish`].
     #[inline(always)]
     pub(crate) fn publish_as(mut self, kind: Kind, initial: HoldState) -> FrameId {
         self.frame.set_kind(kind);
-        self.commit(kind.has_words(), initial)
-    }
-
-    #[inline(always)]
-    fn commit(self, has_words: bool, initial: HoldState) -> FrameId {
         let PoolFrame {
             frame,
             charge,
@@ -117,7 +105,7 @@ impl PoolFrame<'_> {
         );
         // The charge is committed before another thread can find the frame, and free it.
         let group = charge.commit();
-        if has_words {
+        if kind.has_words() {
             pool.groups.count_tables(group, pages.0 as i64);
         }
         pool.counters.add(Event::PgAlloc, pages.0);
