@@ -87,6 +87,12 @@ impl Entries {
         number
     }
 
+    /// Returns whether the store has not been open since it was noted as `mark`.
+    pub(super) fn is_opening(&self, identity: Identity, mark: &Arc<Listing>) -> bool {
+        let now = self.get(identity);
+        matches!(now, Some(OpenFile::Opening(now)) if std::ptr::eq(now.as_ptr(), Arc::as_ptr(mark)))
+    }
+
     fn remove(&mut self, (identity, number): (Identity, u64)) {
         let entry = self.by_identity.get(&identity);
         if entry.is_some_and(|entry| entry.number == number) {
@@ -128,6 +134,15 @@ impl OpenFile {
     pub(super) fn cached(file: &PagedFile) -> OpenFile {
         let inner = file.inner();
         OpenFile::Cached(Arc::downgrade(inner), Arc::downgrade(inner.core()))
+    }
+
+    /// Returns the file, if it has a handle.
+    fn upgrade(&self) -> Option<Listed> {
+        match self {
+            OpenFile::Opening(_) => None,
+            OpenFile::Cached(file, _) => file.upgrade().map(Listed::Cached),
+            OpenFile::Direct(file, _) => file.upgrade().map(Listed::Direct),
+        }
     }
 
     /// Keeps a value until the file ends. The caller has the file, so it exists.
@@ -232,9 +247,23 @@ impl OpenFiles {
     ) -> Result<Found<'_, F>, E> {
         let mut refused = false;
         loop {
-            let (files, listed) = self.look_for(cache, identity);
-            let Some(listed) = listed else {
-                return Ok(Found::Nothing(files));
+            let files = self.0.lock();
+            let found = files.get(identity);
+            let Some(listed) = found.and_then(OpenFile::upgrade) else {
+                // A file whose last handle was dropped may still be writing, with its store locked.
+                // It is waited for with the table unlocked, because stores are called meanwhile.
+                match found {
+                    Some(OpenFile::Cached(..)) if cache.is_closing(identity) => {
+                        drop(files);
+                        cache.wait_closed(identity);
+                    }
+                    Some(OpenFile::Direct(_, closed)) if closed.strong_count() > 0 => {
+                        drop(files);
+                        thread::yield_now();
+                    }
+                    _ => return Ok(Found::Nothing(files)),
+                }
+                continue;
             };
             drop(files);
             match same(listed) {
@@ -245,41 +274,5 @@ impl OpenFiles {
             }
             refused = true;
         }
-    }
-
-    /// Returns the table of files, locked, and the file that is open as `identity`. A file whose
-    /// last handle was dropped may still be writing, with its store locked. The call waits for such
-    /// a file with the table unlocked, because stores are called meanwhile.
-    fn look_for(&self, cache: &Cache, identity: Identity) -> (Files<'_>, Option<Listed>) {
-        loop {
-            let files = self.0.lock();
-            match files.get(identity) {
-                Some(OpenFile::Cached(file, _)) => match file.upgrade() {
-                    Some(file) => return (files, Some(Listed::Cached(file))),
-                    None if cache.is_closing(identity) => {
-                        drop(files);
-                        cache.wait_closed(identity);
-                    }
-                    None => return (files, None),
-                },
-                Some(OpenFile::Direct(file, closed)) => match file.upgrade() {
-                    Some(file) => return (files, Some(Listed::Direct(file))),
-                    None if closed.strong_count() > 0 => {
-                        drop(files);
-                        thread::yield_now();
-                    }
-                    None => return (files, None),
-                },
-                Some(OpenFile::Opening(_)) | None => return (files, None),
-            }
-        }
-    }
-}
-
-impl Entries {
-    /// Returns whether the store has not been open since it was noted as `mark`.
-    pub(super) fn is_opening(&self, identity: Identity, mark: &Arc<Listing>) -> bool {
-        let now = self.get(identity);
-        matches!(now, Some(OpenFile::Opening(now)) if std::ptr::eq(now.as_ptr(), Arc::as_ptr(mark)))
     }
 }
