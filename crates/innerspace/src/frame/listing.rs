@@ -1,12 +1,10 @@
 //! The LRU's record of a frame, in one word: its place, and the group on whose lists it is.
 //!
-//! Reclaim names frames that may have been freed and reused meanwhile, or that may be back in the
-//! same place for another group. A thread that finds a frame in this way reads the word, locks the
-//! lists of the group in it, and reads the word again. A frame leaves its place only under that
-//! lock. So an unchanged word proves that the frame is there, and that it stays there while the
-//! lists are locked: if it has left and come back, that was before the lock, and the word is of a
-//! later stay in the same place of the same group. Two separate words would prove nothing: the
-//! place could be of one use of the frame, and the group of the next.
+//! Lists and batches name frames that may have been freed and reused meanwhile, or that may be back
+//! in the same place for another group. A thread that finds a frame in this way reads the word,
+//! locks the lists of the group in it, and reads the word again. An unchanged word proves that the
+//! frame is there, and that it stays there while the lists are locked
+//! (`docs/protocols/per-thread.md`).
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 
@@ -65,7 +63,7 @@ mod models {
     use super::*;
     use crate::sync::{Arc, Mutex, thread};
 
-    const ISOLATED: u8 = 1;
+    const WAITS: u8 = 1;
     const ON_LIST: u8 = 2;
 
     #[derive(Default)]
@@ -78,7 +76,7 @@ mod models {
     impl World {
         fn add(&self, group: u16) {
             assert_eq!(self.listed.load().place, 0, "it is in nobody's hands");
-            let place = ISOLATED;
+            let place = WAITS;
             self.listed.store(Listing { place, group });
         }
 
@@ -95,10 +93,10 @@ mod models {
             }
         }
 
-        /// Puts the frame back, as a reclaimer that has isolated it does.
-        fn put_back(&self) {
+        /// Drains the batch, as a thread that finds the frame's number in it does.
+        fn drain(&self) {
             let seen = self.listed.load();
-            if seen.place != ISOLATED {
+            if seen.place != WAITS {
                 return;
             }
             let locked = self.listed.lock_at(seen, |group| self.list(group).lock());
@@ -124,12 +122,12 @@ mod models {
             let world = Arc::new(World::default());
             world.add(0);
             let theirs = world.clone();
-            let reclaimer = thread::spawn(move || theirs.put_back());
+            let drainer = thread::spawn(move || theirs.drain());
             world.remove();
             world.add(1);
             world.remove();
             world.listed.begin();
-            reclaimer.join().unwrap();
+            drainer.join().unwrap();
             assert_eq!(world.listed.load().place, 0);
             for list in &world.lists {
                 assert_eq!(*list.lock(), 0, "listed in nobody's hands");

@@ -137,7 +137,7 @@ pub(crate) struct Meta {
     fresh: AtomicU8,
     owner: AtomicU32,
     pub(super) links: Links,
-    /// The list of the LRU on which the frame is.
+    /// The list or batch of the LRU in which the frame is.
     pub(crate) lru: Listed,
     index: AtomicU64,
     /// The holds on the frame.

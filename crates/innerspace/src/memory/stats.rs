@@ -114,6 +114,7 @@ impl Memory {
         let inner = &*self.0;
         let root = inner.root.stats();
         let bytes = |pages: u64| pages * (PAGE_SIZE as u64 + 64);
+        inner.pool.settle_lists();
         let totals = inner.pool.totals();
         let groups = inner.pool.groups.all_stats();
         MemoryStats {

@@ -13,7 +13,7 @@
 //! | [`evict`] | reclaim: passes, clusters, aging, rounds |
 //! | [`pool`] | [`Pool`], a set of components; freeing, and the small calls of the layers above |
 //! | [`uses`] | the marks that a use of a block leaves |
-//! | [`lists`] | each group's lists, refaults, eviction policies |
+//! | [`lists`] | each group's lists, batches, refaults, eviction policies |
 //! | [`owners`] | [`Owner`]: the upcall to a file; the registered owners |
 //! | [`defer`] | work that waits for a grace period |
 //! | [`progress`] | work under way, and waits for its end |
@@ -38,7 +38,7 @@
 //! | when the background frees and writes | `background/steps.rs` |
 //!
 //! **The order in which a scan's pages are evicted.** New blocks come to the head of their group's
-//! inactive list (`lists/lru.rs`). Reclaim isolates clusters of 32 to 256
+//! inactive list, a batch at a time (`lists/batch.rs`). Reclaim isolates clusters of 32 to 256
 //! frames from the tail, the oldest first (`isolate` in `lists/lru.rs`). Those that `verdict` gives
 //! up are sorted by file and block number (`by_owner` in `evict/cluster.rs`), so that neighbours
 //! are written and freed together: the order inside a cluster is that of the file, not of age. An
@@ -50,31 +50,37 @@
 //! request may go; [`Owner`]: a file that can age, clean and evict its frames; [`Retired`]: what
 //! may be freed only after a grace period; [`Freeing`]: references dropped in runs.
 //!
-//! **Lists.** Each group has three: inactive, active, unevictable. `Meta::lru` says where a frame
-//! is ([`LruState`](lists)); the flag ACTIVE says which list it is on, or will be put on.
+//! **Lists.** Each group has three: inactive, active, unevictable. New frames collect in batches,
+//! one per thread, and move to their list sixteen at a time. `Meta::lru` says where a frame is
+//! ([`LruState`](lists)); the flag ACTIVE says which list it is on, or will be put on.
 //!
 //! ```text
-//!            add              twice used
-//!   None ----------> Inactive ----------> Active      (from each: remove, back to None)
-//!                      | ^  isolate/put back | ^
-//!                      v |                   v |
-//!                      Isolated <--------------+
+//!            add                 batch full             twice used
+//!   None ----------> Batch ----------------> Inactive -------------> Active
+//!    ^  ^ remove       | remove                | ^  isolate/put back   | ^
+//!    |  +--------------+                       v |                     v |
+//!    +-------------------------------------- Isolated <---------------- +
 //! ```
 //!
 //! **Locking.** A group's list mutex is held while a few frames are moved, never while an owner is
-//! called, a grace period is waited for, or a store is written. `Meta::lru` changes under the list
-//! mutex of the frame's group. The retire queue and the owner table have one mutex each, both
-//! innermost. A frame that reclaim has isolated is named, not held: its owner checks again, under
-//! the block's lock, that the frame is still the owner's.
+//! called, a grace period is waited for, or a store is written. Outside it are the mutex of a
+//! shared batch, and that of a drain of all batches. `Meta::lru` changes under the list mutex of
+//! the frame's group, except when a frame is added, which no other thread can find yet. The retire
+//! queue and the owner table have one mutex each, both innermost. A frame that reclaim has isolated
+//! is named, not held: its owner checks again, under the block's lock, that the frame is still the
+//! owner's.
 //!
 //! Pairs of operations that may run at the same time, and why each pair is safe:
 //!
 //! - `free` or `lru_remove`, and isolation by reclaim: `Isolated` becomes `None` under the list
 //!   lock, and then the reclaimer does not put the frame back.
-//! - A reclaimer that puts a frame back, while the frame has been freed and listed anew: state and
-//!   group are one word (`frame::listing`), which is read again under the list lock.
-//! - `mark_accessed`, and `lru_remove`: the caller's hold keeps the frame from being freed, and the
-//!   state is checked again under the list lock.
+//! - A drain that finds the number of a frame in a batch, or a reclaimer that puts a frame back,
+//!   while the frame has been freed and listed anew: state and group are one word
+//!   (`frame::listing`), which is read again under the list lock.
+//! - `lru_add`, and a drain of all batches: the state is set before the drain can find the frame's
+//!   number (`sync::pending`).
+//! - `mark_accessed`, and `lru_remove` or a drain: the caller's hold keeps the frame from being
+//!   freed, and the state is checked again under the list lock.
 //! - `shrink` and `shrink`: isolation gives a frame to one reclaimer alone.
 //! - Deletion of a group, and `shrink`: lists are never moved. A deleted group's lists are found
 //!   through the tree until they are empty.

@@ -2,7 +2,7 @@
 
 use super::background::Background;
 use super::defer::RetireQueue;
-use super::lists::{Evictable, EvictionPolicy, Lru, LruState, Refault, pages_of};
+use super::lists::{Evictable, EvictionPolicy, Lru, LruState, Refault, pages_of, thread_batch};
 use super::owners::{OwnerId, Owners};
 use super::progress::Progress;
 use super::sampling::{MissCurve, SAMPLER_BYTES, Sampler};
@@ -307,15 +307,27 @@ impl Pool {
 
 /// Calls about lists.
 impl Pool {
-    /// Lists published blocks of one group, in this order: on the active list if they are flagged
-    /// ACTIVE, otherwise on the inactive one. The caller holds the blocks.
+    /// Lists a published block, through this thread's batch: on the active list if it is flagged
+    /// ACTIVE, otherwise on the inactive one. The caller holds the block.
     #[inline]
-    pub(crate) fn lru_add(&self, ids: &[FrameId]) {
+    pub(crate) fn lru_add(&self, id: FrameId) {
+        if let Some(sampler) = &self.sampler {
+            sampler.mark(self.frames.meta(id));
+        }
+        self.lru.add(&self.frames, id, thread_batch());
+    }
+
+    /// Lists blocks of one group that the caller has published, in this order.
+    #[inline]
+    pub(crate) fn lru_add_run(&self, ids: &[FrameId]) {
         if let Some(sampler) = &self.sampler {
             ids.iter()
                 .for_each(|id| sampler.mark(self.frames.meta(*id)));
         }
-        self.lru.add(&self.frames, ids);
+        match ids {
+            [one] => self.lru.add(&self.frames, *one, thread_batch()),
+            _ => self.lru.add_run(&self.frames, ids, thread_batch()),
+        }
     }
 
     /// Takes a block off its list, if it is on one. The caller holds the block or is freeing it.
@@ -326,6 +338,11 @@ impl Pool {
     /// Sets whether reclaim looks at a listed block. The caller holds the block.
     pub(crate) fn lru_set(&self, id: FrameId, evictable: Evictable) {
         self.lru.set_evictable(&self.frames, id, evictable);
+    }
+
+    /// Moves the frames that wait in batches to their lists, so that gauges count them.
+    pub(crate) fn settle_lists(&self) {
+        self.lru.drain_batches(&self.frames);
     }
 
     /// Returns the shadow to leave in the index for a block of `pages` pages of `group` that is

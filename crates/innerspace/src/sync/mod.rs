@@ -17,6 +17,7 @@
 //! | `gate` | a lock over addresses that readers pass without a shared write |
 //! | `rcu_cell` | a value that writers replace as a whole |
 //! | `per_thread` | slots that one thread uses with plain accesses, and others can drain |
+//! | `pending` | a short list that one thread fills, and others can drain |
 //! | `members` | members that come and go, found by tickets |
 //! | `self_ref` | a reference of a shared object to itself |
 //! | `due` | a flag that a future is due to be woken |
@@ -67,6 +68,7 @@ pub(crate) mod members;
 mod on_drop;
 pub(crate) mod order;
 pub(crate) mod panics;
+pub(crate) mod pending;
 pub(crate) mod per_thread;
 pub(crate) mod rcu_cell;
 pub(crate) mod self_ref;

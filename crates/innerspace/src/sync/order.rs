@@ -58,6 +58,9 @@ ranks! {
     Dirty,
     /// The lock of any other index.
     Index,
+    /// The lock of a shared batch of frames that are on no LRU list yet, or of all batches during a
+    /// drain.
+    Batch,
     /// The lock of a group's LRU lists.
     Lists,
     /// The lock of the shape of the tree of groups.

@@ -390,7 +390,7 @@ impl FileCore {
         }
         std::mem::forget(unlisted);
         self.note_refault(frame, shadows.pop(), get);
-        self.pool.lru_add(&[frame]);
+        self.pool.lru_add(frame);
         Ok(true)
     }
 

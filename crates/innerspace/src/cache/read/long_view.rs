@@ -261,7 +261,7 @@ impl Handle {
             page.set_flags(FlagSet::UPTODATE);
             page.set_kind(Kind::Cached);
             let frame = page.publish(HoldState::cached(1));
-            core.pool.lru_add(&[frame]);
+            core.pool.lru_add(frame);
             let follows = row.add(|pool| pool.take(FrameOffset::of(frame))?.up_to_date(0));
             assert!(follows, "nobody else takes it out or writes to it");
             let dropped = core.pool.uncache(frame);

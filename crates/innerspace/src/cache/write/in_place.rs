@@ -114,7 +114,7 @@ pub(crate) fn move_block<'f>(
         core.revoke_and_wait(block..block + 1, Revoke::All);
     }
     core.pool.lru_set(old_frame, crate::reclaim::Evictable::No);
-    core.pool.lru_add(&[frame]);
+    core.pool.lru_add(frame);
     old_meta.flags.clear(FlagSet::DIRTY | FlagSet::ERROR);
     let dropped = core.pool.uncache(old_frame);
     debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");

@@ -188,7 +188,7 @@ pub(crate) fn append_page(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<
 #[inline(always)]
 fn insert_appended(core: &FileCore, block: u64, frame: FrameId) -> bool {
     // From here on reclaim may find the page, but sees that the index does not (yet) have it.
-    core.pool.lru_add(&[frame]);
+    core.pool.lru_add(frame);
     let blocks = block..block + 1;
     let mut writer = core.blocks.index.write();
     // Under the mutex, these conditions stay true until the page is in.
@@ -312,7 +312,7 @@ pub(crate) fn insert_complete(
     may: impl Fn() -> bool,
 ) -> (usize, Result<(), FileError>) {
     // From here on reclaim may find the blocks, but sees that they are not (yet) in the index.
-    core.pool.lru_add(frames);
+    core.pool.lru_add_run(frames);
     let (mut done, mut panics) = (0, Panics::default());
     let mut spares = SpareNodes::new(&core.pool, core.id.group.id());
     let mut shadows = Vec::new();

@@ -98,10 +98,11 @@ impl Pool {
         PageCount(self.counters.sum(Event::PgDirtied).saturating_sub(cleaned))
     }
 
-    /// Advances the clock by one tick, then makes steps until nothing is left to do, at most
-    /// [`TICK_STEPS`] of them.
+    /// Advances the clock by one tick: drains batches, then makes steps until nothing is left to
+    /// do, at most [`TICK_STEPS`] of them.
     pub(crate) fn tick(&self) {
         self.background.clock.fetch_add(1, Ordering::Relaxed);
+        self.lru.drain_batches(&self.frames);
         self.groups.drain_stocks(GroupId::ROOT);
         self.owners.try_all_again();
         self.tick_samples(std::time::Instant::now());

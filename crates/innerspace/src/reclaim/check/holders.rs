@@ -10,6 +10,7 @@ const WALK_MAX: u32 = 1 << 18;
 
 /// Counts the pages of `group` and below that cannot be evicted, by what holds them.
 pub(crate) fn count_holders(pool: &Pool, group: GroupId) -> Holders {
+    pool.settle_lists();
     let mut holders = Holders::default();
     let mut explained = 0;
     for group in pool.groups.subtree(group) {

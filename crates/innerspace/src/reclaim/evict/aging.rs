@@ -2,20 +2,20 @@
 //!
 //! A page that a fault has just brought in has its accessed bit set, and so has a page that has
 //! been used a thousand times. If reclaim looked at pages only when it needed one, it could not
-//! tell the two apart, and would take the older. So once a group is half full, every sixteen new
-//! pages cause a look at twice as many from the tail of the group's inactive list. Pages
+//! tell the two apart, and would take the older. So once a group is half full, each batch of new
+//! pages causes a look at twice as many pages from the tail of the group's inactive list. Pages
 //! that were used go to the head, referenced; those that are used again before the next look become
 //! active. The rest stay at the tail, to be evicted first.
 
 use super::cluster::{Cluster, is_awaited};
 use crate::group::GroupId;
-use crate::reclaim::lists::{AGING_STEP, Evictable, ListKind};
+use crate::reclaim::lists::{BATCH_LEN, Evictable, ListKind};
 use crate::reclaim::owners::Io;
 use crate::reclaim::pool::Pool;
 
-/// The number of pages looked at for every [`AGING_STEP`] new ones. Each page is looked at once
-/// while the second half of the group fills up.
-const LOOKS: usize = 2 * AGING_STEP;
+/// The number of pages looked at for each batch of new ones. Each page is looked at once while the
+/// second half of the group fills up.
+const LOOKS: usize = 2 * BATCH_LEN;
 
 /// Looks at some mapped pages if new ones have come in. The caller is outside every section. It may
 /// hold locks of blocks, since nothing here waits.

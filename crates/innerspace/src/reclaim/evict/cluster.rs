@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use crate::frame::{Bit, FlagSet, HoldState, Kind, Meta, Uses};
 use crate::group::GroupId;
-use crate::reclaim::lists::{Evictable, ListKind, pages_of};
+use crate::reclaim::lists::{Evictable, ListKind, pages_of, thread_batch};
 use crate::reclaim::owners::{Io, Owner, OwnerId};
 use crate::reclaim::pool::Pool;
 use crate::stats::Event;
@@ -208,7 +208,8 @@ fn verdict(pool: &Pool, id: FrameId, used: bool, effort: Effort, io: Io) -> Verd
         return Verdict::Keep;
     }
     if effort == Effort::Spare && meta.take_again() {
-        pool.lru.activate(&pool.frames, &pool.counters, id);
+        pool.lru
+            .activate(&pool.frames, &pool.counters, id, thread_batch());
         return Verdict::Keep;
     }
     // A single use by a read does not keep a frame. A second use would have made it active.

@@ -71,6 +71,7 @@ impl Share {
 pub(super) fn shrink(pool: &Pool, group: GroupId, target: PageCount, io: Io) -> Shrunk {
     // In this scope, requests of owners do not come back here.
     let _scope = pool.owner_scope();
+    pool.lru.drain_batches(&pool.frames);
     let mut cluster = Cluster::new(pool, io);
     for spared in [Spared::Low, Spared::Min] {
         let passed_over = cluster.passes(group, target, spared);

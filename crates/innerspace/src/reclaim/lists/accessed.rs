@@ -8,10 +8,15 @@
 //! | active, referenced | the same |
 //! | unevictable | unevictable, referenced |
 //!
-//! "Active" is the flag ACTIVE. It changes only under the lock of the list that the frame is on, so
-//! that list and flag agree. S3-FIFO differs in the second row: it only remembers the use
+//! "Active" is the flag ACTIVE. It changes only under the lock of the list or batch that the frame
+//! is in, so that list and flag agree. S3-FIFO differs in the second row: it only remembers the use
 //! until the frame is at the tail.
+//!
+//! A frame in this thread's batch is marked there, and goes to the active list when the batch is
+//! drained. A frame in another thread's batch stays inactive and referenced; its next use after the
+//! drain makes it active.
 
+use super::batch::thread_batch;
 use super::lru::Lru;
 use super::state::{ListKind, LruState, pages_of};
 use crate::frame::{End, FlagSet, Frames, Uses};
@@ -25,7 +30,7 @@ impl Lru {
     #[cold]
     pub(crate) fn used_again(&self, frames: &Frames, counters: &Counters, id: FrameId) {
         if self.policy.activates_now() {
-            return self.activate(frames, counters, id);
+            return self.activate(frames, counters, id, thread_batch());
         }
         let uses = &frames.meta(id).uses;
         if !uses.has(Uses::AGAIN) {
@@ -33,24 +38,25 @@ impl Lru {
         }
     }
 
-    /// Makes an inactive frame active.
+    /// Makes a frame active, unless it is in a batch other than `batch`.
     #[cold]
-    pub(crate) fn activate(&self, frames: &Frames, counters: &Counters, id: FrameId) {
+    pub(crate) fn activate(&self, frames: &Frames, counters: &Counters, id: FrameId, batch: u8) {
         let metas = frames.metas();
         let meta = &metas[id.index()];
         let seen = meta.lru.load();
         let state = LruState::of(seen);
-        let is_inactive = state == LruState::List(ListKind::Inactive);
-        if !is_inactive && state != LruState::Isolated {
-            return;
+        match state {
+            LruState::None | LruState::List(ListKind::Unevictable | ListKind::Active) => return,
+            LruState::Batch(number) if number != batch => return,
+            _ => {}
         }
         let Some(mut locked) = self.lock_at(meta, seen) else {
             return;
         };
         meta.flags.set(FlagSet::ACTIVE);
         meta.take_mark(FlagSet::REFERENCED);
-        // A frame that leaves isolation goes to the list that its flags name.
-        if is_inactive {
+        // A frame that leaves a batch or isolation goes to the list that its flags name.
+        if state == LruState::List(ListKind::Inactive) {
             locked.take(metas, id, ListKind::Inactive);
             locked.insert(metas, id, ListKind::Active, End::Front);
         }

@@ -12,8 +12,6 @@ pub(super) struct Lists {
     lists: [FrameList; 3],
     /// Pages that reclaim has isolated and not yet put back or freed.
     pub(super) isolated: u64,
-    /// The frames added since mapped pages of the group were last due to be looked at.
-    pub(super) new: usize,
 }
 
 /// A group's lists, and those counts that may be read without the lock.

@@ -1,30 +1,79 @@
-//! All lists of one pool.
+//! All lists and batches of one pool.
 
+use super::batch::{BATCH_LEN, BATCHES, Batches};
 use super::group::{GroupLists, LockedLists};
 use super::policy::EvictionPolicy;
 use super::state::{Evictable, ListKind, ListSizes, LruState, pages_of};
 use crate::frame::{End, FlagSet, Frames, Listing, Meta};
 use crate::group::{GroupId, Slab};
 use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::pending::{Pending, Room, Seen};
+use crate::sync::{Mutex, Rank};
 use crate::units::FrameId;
 
-/// The number of new frames of a group after which some of its mapped pages are looked at.
-pub(crate) const AGING_STEP: usize = 16;
-
-/// All lists of one pool.
+/// All lists and batches of one pool.
 pub(crate) struct Lru {
     groups: Slab<GroupLists>,
-    /// The last group that had [`AGING_STEP`] new frames: one more than its number, or 0 for none.
-    /// This is a hint, so one group is enough.
-    aging_due: AtomicU32,
+    batches: Batches,
+    /// How far drains of all batches have read each batch.
+    seen: Mutex<[Seen; BATCHES]>,
+    aging_due: AgingDue,
     pub(crate) policy: EvictionPolicy,
+}
+
+/// A group whose inactive list has grown by a batch: one more than its number, or 0 for none. This
+/// is a hint, so one group is enough.
+#[derive(Default)]
+struct AgingDue(AtomicU32);
+
+impl AgingDue {
+    fn set(&self, group: u16) {
+        self.0.store(u32::from(group) + 1, Ordering::Relaxed);
+    }
+}
+
+/// Holds the list lock of one group at a time. From frame to frame, it keeps the lock while the
+/// group is the same, and otherwise releases it before it takes the next.
+struct ListLocks<'l> {
+    lru: &'l Lru,
+    locked: Option<(u16, LockedLists<'l>)>,
+}
+
+impl<'l> ListLocks<'l> {
+    fn new(lru: &'l Lru) -> ListLocks<'l> {
+        ListLocks { lru, locked: None }
+    }
+
+    /// Like [`Lru::lock_at`].
+    #[inline]
+    fn lock_at(&mut self, meta: &Meta, seen: Listing) -> Option<&mut LockedLists<'l>> {
+        meta.lru.lock_at(seen, |group| {
+            self.locked.take_if(|(of, _)| *of != group);
+            let lock = || (group, self.lru.lock(GroupId(group)));
+            &mut self.locked.get_or_insert_with(lock).1
+        })
+    }
+
+    /// Puts a frame on its list if it waits in the batch with this number.
+    #[inline(always)]
+    fn list_if_waiting(&mut self, metas: &[Meta], id: FrameId, batch: u8) {
+        let meta = &metas[id.index()];
+        let seen = meta.lru.load();
+        if LruState::of(seen) == LruState::Batch(batch)
+            && let Some(locked) = self.lock_at(meta, seen)
+        {
+            locked.insert(metas, id, ListKind::by_flags(meta), End::Front);
+        }
+    }
 }
 
 impl Lru {
     pub(crate) fn new(policy: EvictionPolicy) -> Lru {
         Lru {
             groups: Slab::new(),
-            aging_due: AtomicU32::new(0),
+            batches: Batches::new(Rank::Batch, Pending::new),
+            seen: Mutex::ranked(Rank::Batch, [Seen::default(); BATCHES]),
+            aging_due: AgingDue::default(),
             policy,
         }
     }
@@ -49,27 +98,55 @@ impl Lru {
         meta.lru.lock_at(seen, |group| self.lock(GroupId(group)))
     }
 
-    /// Whether [`AGING_STEP`] new frames came to some group.
+    /// Whether some group's inactive list has grown by a batch.
     #[inline]
     pub(crate) fn is_aging_due(&self) -> bool {
-        self.aging_due.load(Ordering::Relaxed) != 0
+        self.aging_due.0.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns the last group to which [`AGING_STEP`] new frames came, each only once.
+    /// Returns the last group whose inactive list has grown by a batch, each only once.
     pub(crate) fn take_aging_due(&self) -> Option<GroupId> {
-        let number = self.aging_due.swap(0, Ordering::Relaxed).checked_sub(1)?;
+        let number = self.aging_due.0.swap(0, Ordering::Relaxed).checked_sub(1)?;
         Some(GroupId(number as u16))
     }
 
-    /// Lists frames of one group, which are in state `None`, the newest last.
+    /// Adds a frame in state `None` to the batch with this number, and drains the batch if it is
+    /// full.
     #[inline]
-    pub(crate) fn add(&self, frames: &Frames, ids: &[FrameId]) {
+    pub(crate) fn add(&self, frames: &Frames, id: FrameId, batch: u8) {
+        let meta = frames.meta(id);
+        assert_eq!(
+            LruState::load(meta),
+            LruState::None,
+            "{id:?} is added to the LRU twice"
+        );
+        self.with_batch(batch, |pending| {
+            let room = pending.add(id.0, || LruState::Batch(batch).store(meta));
+            if room == Room::None {
+                self.aging_due.set(meta.group());
+                self.drain_own(frames, pending, batch);
+            }
+        });
+    }
+
+    /// Runs `work` on the batch with this number, which is the calling thread's.
+    #[inline(always)]
+    fn with_batch(&self, batch: u8, work: impl FnOnce(&Pending<BATCH_LEN>)) {
+        let done = self.batches.with(batch.into(), work);
+        done.expect("batches are drained beside their threads");
+    }
+
+    /// Drains the batch with this number, then puts frames of one group, in state `None`, directly
+    /// on their lists, the newest last.
+    pub(crate) fn add_run(&self, frames: &Frames, ids: &[FrameId], batch: u8) {
         let metas = frames.metas();
         let Some(first) = ids.first() else {
             return;
         };
         let group = metas[first.index()].group();
-        let mut locked = self.lock(GroupId(group));
+        self.with_batch(batch, |pending| self.drain_own(frames, pending, batch));
+        self.aging_due.set(group);
+        let mut lists = self.lock(GroupId(group));
         for id in ids {
             let meta = &metas[id.index()];
             assert_eq!(
@@ -77,17 +154,39 @@ impl Lru {
                 (LruState::None, group),
                 "{id:?} is added to the LRU twice, or to another group's lists"
             );
-            locked.insert(metas, *id, ListKind::by_flags(meta), End::Front);
-        }
-        locked.lists.new += ids.len();
-        if locked.lists.new >= AGING_STEP {
-            locked.lists.new = 0;
-            self.aging_due
-                .store(u32::from(group) + 1, Ordering::Relaxed);
+            lists.insert(metas, *id, ListKind::by_flags(meta), End::Front);
         }
     }
 
-    /// Takes a frame off its list. The caller holds the frame or is freeing it.
+    /// Moves the frames of every batch to their lists.
+    pub(crate) fn drain_batches(&self, frames: &Frames) {
+        let mut seen = self.seen.lock();
+        let mut locks = ListLocks::new(self);
+        for (number, (pending, seen)) in (0..).zip(self.batches.all().zip(&mut *seen)) {
+            pending.drain(seen, |id| {
+                locks.list_if_waiting(frames.metas(), FrameId(id), number);
+            });
+        }
+    }
+
+    /// Moves the frames of the caller's batch to their lists.
+    #[cold]
+    #[inline(never)]
+    fn drain_own(&self, frames: &Frames, pending: &Pending<BATCH_LEN>, batch: u8) {
+        let mut locks = ListLocks::new(self);
+        pending.drain_own(|id| {
+            locks.list_if_waiting(frames.metas(), FrameId(id), batch);
+        });
+    }
+
+    /// Returns the frames that may wait in batches, each with its batch's number. For `validate`.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (u8, FrameId)> {
+        let batches = (0..).zip(self.batches.all());
+        batches.flat_map(|(number, batch)| batch.iter().map(move |id| (number, FrameId(id))))
+    }
+
+    /// Takes a frame off its list or out of its batch. The caller holds the frame or is freeing it.
     pub(crate) fn remove(&self, frames: &Frames, id: FrameId) {
         let metas = frames.metas();
         let meta = &metas[id.index()];
@@ -103,27 +202,34 @@ impl Lru {
             match state {
                 LruState::List(kind) => locked.take(metas, id, kind),
                 LruState::Isolated => locked.lists.isolated -= pages_of(meta),
-                LruState::None => {}
+                LruState::Batch(_) | LruState::None => {}
             }
             LruState::None.store(meta);
             return;
         }
     }
 
-    /// Moves a frame to the unevictable list, or from there to the list that its flags name.
+    /// Moves a frame to the unevictable list, or from there to the list that its flags name. A
+    /// frame in a batch goes to the latter in any case.
     pub(crate) fn set_evictable(&self, frames: &Frames, id: FrameId, to: Evictable) {
         let metas = frames.metas();
         let meta = &metas[id.index()];
         loop {
             let seen = meta.lru.load();
-            let LruState::List(kind) = LruState::of(seen) else {
-                return;
+            let state = LruState::of(seen);
+            let stays = match (state, to) {
+                (LruState::List(kind), Evictable::Yes) => kind != ListKind::Unevictable,
+                (LruState::List(kind), Evictable::No) => kind == ListKind::Unevictable,
+                (LruState::Batch(_), Evictable::No) => false,
+                _ => true,
             };
-            if (kind == ListKind::Unevictable) == (to == Evictable::No) {
+            if stays {
                 return;
             }
             if let Some(mut locked) = self.lock_at(meta, seen) {
-                locked.take(metas, id, kind);
+                if let LruState::List(kind) = state {
+                    locked.take(metas, id, kind);
+                }
                 locked.insert(metas, id, list_for(meta, to), End::Front);
                 return;
             }
@@ -179,8 +285,7 @@ impl Lru {
     }
 
     /// Puts isolated frames back on the list that `kind` chooses while the lists are locked. Skips
-    /// frames that were freed meanwhile and may have another owner now. The lock is kept from frame
-    /// to frame while the group is the same.
+    /// frames that were freed meanwhile and may have another owner now.
     fn put_back_to(
         &self,
         frames: &Frames,
@@ -189,19 +294,14 @@ impl Lru {
         kind: impl Fn(&Meta) -> ListKind,
     ) {
         let metas = frames.metas();
-        let mut held: Option<(u16, LockedLists<'_>)> = None;
+        let mut locks = ListLocks::new(self);
         for id in ids {
             let meta = &metas[id.index()];
             let seen = meta.lru.load();
             if LruState::of(seen) != LruState::Isolated {
                 continue;
             }
-            let locked = meta.lru.lock_at(seen, |group| {
-                held.take_if(|(of, _)| *of != group);
-                let lock = || (group, self.lock(GroupId(group)));
-                &mut held.get_or_insert_with(lock).1
-            });
-            let Some(locked) = locked else {
+            let Some(locked) = locks.lock_at(meta, seen) else {
                 continue;
             };
             locked.lists.isolated -= pages_of(meta);

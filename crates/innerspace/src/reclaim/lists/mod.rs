@@ -4,19 +4,22 @@
 //! |---|---|
 //! | [`state`] | [`LruState`], the word that says where a frame is; [`ListKind`] |
 //! | [`group`] | one group's lists, their lock and their sizes |
-//! | [`lru`] | [`Lru`]: all lists of one pool; adding, removing, isolating |
+//! | [`batch`] | frames on their way to a list |
+//! | [`lru`] | [`Lru`]: all lists and batches of one pool; adding, removing, isolating |
 //! | [`policy`] | the choices in which eviction algorithms differ |
 //! | [`accessed`] | what a second use does to a frame |
 //! | [`refault`] | the clock of evictions; what the return of an evicted block means |
 
 mod accessed;
+mod batch;
 mod group;
 mod lru;
 mod policy;
 mod refault;
 mod state;
 
-pub(super) use lru::{AGING_STEP, Lru};
+pub(super) use batch::{BATCH_LEN, thread_batch};
+pub(super) use lru::Lru;
 pub use policy::EvictionPolicy;
 pub(crate) use refault::Refault;
 #[cfg(all(test, not(shuttle)))]

@@ -1,5 +1,6 @@
 //! The word that says where a frame is.
 
+use super::batch::BATCHES;
 use crate::frame::{FlagSet, Listing, Meta};
 use crate::units::PageCount;
 
@@ -12,6 +13,8 @@ pub(crate) enum LruState {
     List(ListKind),
     /// Taken off its list by reclaim, which is looking at it.
     Isolated,
+    /// In the batch with this number.
+    Batch(u8),
 }
 
 /// One of a group's lists.
@@ -61,6 +64,9 @@ impl ListSizes {
 }
 
 const ISOLATED: u8 = 4;
+const BATCH: u8 = 0x40;
+
+const _: () = assert!(BATCHES <= BATCH as usize);
 
 impl LruState {
     #[inline]
@@ -73,8 +79,12 @@ impl LruState {
     pub(super) fn of(listing: Listing) -> LruState {
         match listing.place {
             0 => LruState::None,
+            byte @ 1..=3 => LruState::List(ListKind::ALL[usize::from(byte) - 1]),
             ISOLATED => LruState::Isolated,
-            byte => LruState::List(ListKind::ALL[usize::from(byte) - 1]),
+            byte => {
+                debug_assert!(byte & BATCH != 0, "lru byte {byte:#x}");
+                LruState::Batch(byte & !BATCH)
+            }
         }
     }
 
@@ -86,6 +96,7 @@ impl LruState {
             LruState::None => 0,
             LruState::List(list) => list as u8 + 1,
             LruState::Isolated => ISOLATED,
+            LruState::Batch(number) => BATCH | number,
         };
         let group = meta.group();
         meta.lru.store(Listing { place, group });

@@ -26,7 +26,7 @@ fn what_is_freed_in_runs_leaves_the_books_as_if_freed_one_by_one() {
     ids.push(published(&pool, groups[1], 3, Kind::Cached, 1));
     ids.push(published(&pool, groups[1], 0, Kind::Table, 1));
     let listed = page(groups[0], 1);
-    pool.lru_add(&[listed]);
+    pool.lru_add(listed);
     ids.push(listed);
     let all = ids.len() as u64 + 7;
     assert_eq!(pool.groups.usage(GroupId::ROOT), PageCount(all));

@@ -198,6 +198,7 @@ fn with_s3_fifo_uses_move_nothing_until_the_tail() {
     for _ in 0..3 {
         (0..100).for_each(|index| file.read(index).unwrap());
     }
+    pool.lru.drain_batches(&pool.frames);
     assert_eq!(pool.list_sizes(GroupId::ROOT).active.0, 0);
     // The stream has ten times as many pages as the memory: blocks used again go to the main queue
     // and stay, the others are evicted.

@@ -105,7 +105,7 @@ impl MockFile {
         let id = frame.publish(HoldState::cached(1));
         blocks.frames.insert(index, id);
         // The index's mutex stands in for the block lock: the block cannot be freed yet.
-        self.pool.lru_add(&[id]);
+        self.pool.lru_add(id);
         Ok(id)
     }
 

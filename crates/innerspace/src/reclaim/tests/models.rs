@@ -22,6 +22,7 @@ fn check(frames: u32, threads: fn() -> Vec<fn(&MockFile)>) {
                 .unwrap();
             let file = MockFile::new(&pool, group, 0);
             (0..4).for_each(|index| file.read(index).unwrap());
+            pool.lru.drain_batches(&pool.frames);
             let running: Vec<_> = threads()
                 .into_iter()
                 .map(|run| {
@@ -62,6 +63,7 @@ fn isolation_beside_truncation_reuse_and_marks() {
                 file.truncate(0);
                 file.read(7).unwrap();
                 file.truncate(1);
+                file.pool.lru.drain_batches(&file.pool.frames);
             },
             |file| (0..4).for_each(|index| file.read(index).unwrap()),
         ]
@@ -101,7 +103,7 @@ fn retired_frames_are_freed_once_whoever_flushes() {
     check(16, || {
         let flush: fn(&MockFile) = |file| {
             file.pool.retire(Retired::Call(Box::new(|pool| {
-                pool.groups.drain_stocks(GroupId::ROOT);
+                pool.lru.drain_batches(&pool.frames);
             })));
             file.pool.flush_retired();
         };

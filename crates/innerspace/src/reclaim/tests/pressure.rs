@@ -74,6 +74,7 @@ fn threads_under_pressure_stay_under_every_limit_and_lose_nothing() {
         .for_each(|worker| worker.join().unwrap());
     stop.store(true, Ordering::Relaxed);
     watcher.join().unwrap();
+    pool.lru.drain_batches(&pool.frames);
     pool.validate();
     assert!(pool.totals().pgsteal > 0, "there was pressure");
     assert_eq!(pool.totals().limit_error, 0);

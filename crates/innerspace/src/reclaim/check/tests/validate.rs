@@ -13,7 +13,7 @@ use crate::units::FrameId;
 type Listed = HashMap<FrameId, LruState>;
 
 impl Pool {
-    /// Checks lists, states, charges and frames against each other.
+    /// Checks lists, states, batches, charges and frames against each other.
     ///
     /// # Panics
     /// If they disagree. The message names the frame or group.
@@ -25,6 +25,14 @@ impl Pool {
         let mut listed = Listed::new();
         for group in self.groups.subtree(GroupId::ROOT) {
             self.validate_lists(group, &mut listed);
+        }
+        for (number, id) in self.lru.waiting() {
+            let state = LruState::Batch(number);
+            // A number with another state was removed from the batch. A number may be there twice.
+            if LruState::load(self.frames.meta(id)) == state {
+                let before = listed.insert(id, state).unwrap_or(state);
+                assert_eq!(before, state, "{id:?} is in two places");
+            }
         }
         self.validate_frames(&listed);
     }
