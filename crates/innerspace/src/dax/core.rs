@@ -16,7 +16,7 @@ use crate::cache::{
     Cache, ErrorSequence, FaultKind, FileAccess, MapperList, Revoke, Wait, with_room,
 };
 use crate::group::{Group, LimitError};
-use crate::reclaim::{AllocMode, Pool};
+use crate::reclaim::{HeapCharge, Pool};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, OnceLock, Rank, RwLock, RwLockReadGuard, Weak};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE, PageCount};
@@ -24,10 +24,6 @@ use crate::units::{PAGE_SHIFT, PAGE_SIZE, PageCount};
 /// The bytes that one range takes in the set of dirty ranges: nodes have room for 11 and are two
 /// thirds full.
 const DIRTY_RANGE_BYTES: u64 = 16;
-
-/// Pages that stay charged although no bytes use them, so that bytes that come and go do not charge
-/// each time; and pages charged in advance: one page and a part of another.
-const HEAP_AHEAD: u64 = 2;
 
 /// The largest size of a file in bytes, on any device.
 pub(super) const MAX_SIZE: u64 = 1 << 47;
@@ -119,8 +115,8 @@ pub(crate) struct DaxCore {
     pub(super) host_forgot: AtomicU64,
     /// The ranges in which an entry may be dirty.
     pub(super) dirty: DirtyRanges,
-    /// The pages charged for the heap memory of the extent map and the set of dirty ranges.
-    heap: Mutex<u64>,
+    /// The charge for the heap memory of the extent map and the set of dirty ranges.
+    heap: HeapCharge,
     pub(super) pins: Pins,
     pub(super) counts: Counts,
     /// Dropped with the file: its place in the table of open files, and the charge for its heap.
@@ -154,7 +150,7 @@ impl DaxCore {
             errors: ErrorSequence::default(),
             host_forgot: AtomicU64::new(0),
             dirty: DirtyRanges::new(),
-            heap: Mutex::new(0),
+            heap: HeapCharge::new(pool, group),
             pins: Pins::default(),
             counts: Counts::default(),
             ending: OnceLock::new(),
@@ -324,7 +320,7 @@ impl DaxCore {
             DaxError::Limit(full) => Some(full.details().id),
             _ => None,
         };
-        with_room(&self.pool, self.group().id(), PageCount(0), is_full, work)
+        with_room(&self.pool, self.heap.group(), PageCount(0), is_full, work)
     }
 
     /// Waits until no thread uses a revoked translation any more.
@@ -344,42 +340,17 @@ impl DaxCore {
     /// before something is added to them. If `wait` allows waiting for memory, the caller has
     /// nothing locked.
     pub(super) fn pay_ahead(&self, wait: Wait) -> Result<(), LimitError> {
-        let short = (self.heap_pages() + HEAP_AHEAD).saturating_sub(*self.heap.lock());
-        if short > 0 {
-            let short = PageCount(short);
-            let charge = (self.pool).charge(self.group().id(), short, wait.alloc_mode())?;
-            let _group = charge.commit();
-            *self.heap.lock() += short.0;
-            // Two threads at the same time may have charged too much.
-            self.settle_heap();
-        }
-        Ok(())
+        self.heap.pay_ahead(|| self.heap_bytes(), wait.alloc_mode())
     }
 
-    /// Gives back excess charges for them. Called after the bytes have changed. Additions were paid
-    /// for in advance. Where concurrent threads have added more, that is charged if there is room,
-    /// and otherwise by the next call of [`DaxCore::pay_ahead`]. Never waits.
+    /// Gives back excess charges for them: see [`HeapCharge::settle`]. Called after the bytes have
+    /// changed. Never waits.
     pub(super) fn settle_heap(&self) {
-        let group = self.group().id();
-        let mut pages = self.heap.lock();
-        // A thread that changes the bytes from here on settles them itself, after this one.
-        let used = self.heap_pages();
-        let most = used + HEAP_AHEAD;
-        if *pages > most {
-            let excess = PageCount(*pages - most);
-            self.pool.groups.uncharge(group, excess);
-            *pages = most;
-        } else if let missing @ 1.. = used.saturating_sub(*pages)
-            && let Ok(charge) = (self.pool).charge(group, PageCount(missing), AllocMode::NoWait)
-        {
-            let _group = charge.commit();
-            *pages = used;
-        }
+        self.heap.settle(|| self.heap_bytes());
     }
 
-    fn heap_pages(&self) -> u64 {
-        let extents = self.parts.extents.heap_bytes();
-        PageCount::floor(extents + self.dirty.len() * DIRTY_RANGE_BYTES).0
+    fn heap_bytes(&self) -> u64 {
+        self.parts.extents.heap_bytes() + self.dirty.len() * DIRTY_RANGE_BYTES
     }
 
     /// Removes and returns the ranges that may have dirty entries in `pages`.
@@ -480,8 +451,6 @@ impl Drop for DaxCore {
             return;
         }
         self.entries.end();
-        let heap = PageCount(*self.heap.get_mut());
-        self.pool.groups.uncharge(self.group().id(), heap);
         #[cfg(feature = "tracing_0_1")]
         self.cache.defer_event({
             let file = self.parts.name.clone();

@@ -122,7 +122,7 @@ mod watched;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub(crate) use alloc::{AllocMode, Freeing, PoolFrame, Trial, note_failure};
+pub(crate) use alloc::{AllocMode, Freeing, HeapCharge, PoolFrame, Trial, note_failure};
 pub(crate) use background::{LeftFlush, Step};
 pub use lists::EvictionPolicy;
 pub(crate) use lists::{Evictable, Refault};
