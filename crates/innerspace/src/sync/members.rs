@@ -1,5 +1,6 @@
 //! A list of members that come and go. Each member has a ticket by which it is found again.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::failpoint;
@@ -13,12 +14,25 @@ pub(crate) struct Members<T> {
 }
 
 /// The number of a member. It is never reused.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Ticket(pub(crate) u64);
 
 impl Ticket {
     /// A ticket that no member has.
     pub(crate) const NONE: Ticket = Ticket(0);
+}
+
+impl Ord for Ticket {
+    fn cmp(&self, other: &Ticket) -> Ordering {
+        failpoint!(MemberSeen);
+        self.0.cmp(&other.0)
+    }
+}
+
+impl PartialOrd for Ticket {
+    fn partial_cmp(&self, other: &Ticket) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 impl<T> Default for Members<T> {
@@ -46,7 +60,6 @@ impl<T> Members<T> {
 
     /// Removes the member with this ticket, if there is one.
     pub(crate) fn leave(&mut self, ticket: Ticket) -> Option<T> {
-        failpoint!(MemberSeen);
         let member = self.by_ticket.remove(&ticket);
         if self.by_ticket.is_empty() {
             // An empty map keeps its last node.
