@@ -265,10 +265,13 @@ impl<'space> FaultState<'space> {
         let leaf = at & !(table::span(1) - 1);
         let leaf = leaf..leaf.saturating_add(table::span(1));
         let gate = &self.space.gate;
-        let page = page_start(at)..page_start(at).saturating_add(PAGE_SIZE as u64);
         let is_whole = gate.is_open(section, &leaf);
-        let step = if is_whole || gate.is_open(section, &page) {
-            self.around = if is_whole { leaf } else { page };
+        // For one byte, as `Gate::wait_open`: at the last address, the two would disagree of more.
+        let step = if is_whole || gate.is_open(section, &(at..at.saturating_add(1))) {
+            self.around = match is_whole {
+                true => leaf,
+                false => page_start(at)..page_start(at).saturating_add(PAGE_SIZE as u64),
+            };
             // The set is read after the sequence: a slot filled from an old set has an old number,
             // and is not used again.
             let tree = || self.space.vmas.read(section).find_containing(at);

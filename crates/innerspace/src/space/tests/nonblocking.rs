@@ -32,6 +32,11 @@ fn while_the_mappings_change_it_would_block_each_time() {
             would_block(a.try_load(at));
         }
     });
+    // The last address of all is in no mapping, whatever the change.
+    let fault = a.try_load::<u8>(VirtAddr(u64::MAX)).unwrap_err();
+    assert_eq!(fault.kind(), FaultKind::NotMapped);
+    let fault = a.load::<u8>(VirtAddr(u64::MAX)).unwrap_err();
+    assert_eq!(fault.kind(), FaultKind::NotMapped);
     drop(closed);
     drop(writer);
     assert_eq!(a.try_load(at), Ok(1_u64));
