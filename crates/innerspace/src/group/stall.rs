@@ -49,8 +49,8 @@ pub(super) struct Stalls {
     since: u64,
     total: u64,
     /// Slots of time, each with its number and the nanoseconds stalled in it. A slot is at its
-    /// number modulo the array's length, in place of an older one.
-    slots: [(u64, u32); SLOTS],
+    /// number modulo the array's length, in place of an older one. (The numbers last for 68 years.)
+    slots: [(u32, u32); SLOTS],
 }
 
 impl Stalls {
@@ -90,8 +90,8 @@ impl Stalls {
             let number = at / SLOT;
             let end = ((number + 1) * SLOT).min(to);
             let slot = &mut self.slots[number as usize % SLOTS];
-            if slot.0 != number {
-                *slot = (number, 0);
+            if u64::from(slot.0) != number {
+                *slot = (number as u32, 0);
             }
             slot.1 += (end - at) as u32;
             at = end;
@@ -105,7 +105,7 @@ impl Stalls {
         let mut sum = 0.0;
         for number in start / SLOT..=time / SLOT {
             let (found, stalled) = self.slots[number as usize % SLOTS];
-            if found == number {
+            if u64::from(found) == number {
                 let begin = start.max(number * SLOT);
                 let inside = ((number + 1) * SLOT - begin) as f64 / SLOT as f64;
                 sum += f64::from(stalled) * inside;
@@ -195,6 +195,11 @@ mod tests {
         let counted = instants.iter().filter(|stood| **stood).count() as u64;
         let total = stalls.pressure(ticks * STEP).total.as_nanos() as u64;
         assert_eq!(total, counted * STEP);
+    }
+
+    #[test]
+    fn a_record_takes_a_kilobyte() {
+        assert!(size_of::<Stalls>() <= 1024);
     }
 
     #[test]
