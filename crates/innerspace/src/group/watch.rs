@@ -24,6 +24,8 @@ pub(super) type Callback = Box<dyn Fn(&GroupEvents) + Send + Sync>;
 /// The watchers of the groups of one tree.
 #[derive(Default)]
 pub(super) struct Watchers {
+    /// Whether there are watchers.
+    any: AtomicBool,
     /// Whether an event was counted since the watchers were last called.
     noted: AtomicBool,
     /// The watchers, in the order in which they were created.
@@ -65,7 +67,7 @@ impl Drop for GroupWatch {
     fn drop(&mut self) {
         // Relaxed: a call that begins at this very moment runs to its end.
         self.watcher.is_over.store(true, Ordering::Relaxed);
-        self.watchers.list.lock().leave(self.ticket);
+        self.watchers.change(|list| list.leave(self.ticket));
     }
 }
 
@@ -90,7 +92,7 @@ impl GroupWatch {
             is_called: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
         });
-        let ticket = watchers.list.lock().join(watcher.clone());
+        let ticket = watchers.change(|list| list.join(watcher.clone()));
         GroupWatch {
             watchers,
             watcher,
@@ -123,10 +125,20 @@ impl GroupWatch {
 }
 
 impl Watchers {
-    /// Notes that something was counted.
+    /// Notes that something was counted. Without watchers, no line that all groups share is
+    /// written.
     #[inline]
     pub(super) fn note(&self) {
-        self.noted.store(true, Ordering::Release);
+        if self.any.load(Ordering::Relaxed) {
+            self.noted.store(true, Ordering::Release);
+        }
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Members<Arc<Watcher>>) -> T) -> T {
+        let mut list = self.list.lock();
+        let changed = change(&mut list);
+        self.any.store(list.len() > 0, Ordering::Relaxed);
+        changed
     }
 
     /// Updates every watcher whose group has counted events since the last call; `events` returns
@@ -191,6 +203,24 @@ mod tests {
     use super::*;
     use crate::sync::thread;
     use crate::units::{MIB, PageCount};
+
+    #[test]
+    fn events_are_noted_while_there_are_watchers() {
+        let tree = Arc::new(GroupTree::new(PageCount(1000)));
+        let root = Group::root(tree.clone());
+        let is_noted = || {
+            assert!(tree.try_charge(root.id(), PageCount(1001)).is_err());
+            tree.watchers.noted.swap(false, Ordering::Relaxed)
+        };
+        assert!(!is_noted());
+        let watches = [root.watch().unwrap(), root.watch().unwrap()];
+        assert!(is_noted());
+        let [first, second] = watches;
+        drop(first);
+        assert!(is_noted());
+        drop(second);
+        assert!(!is_noted());
+    }
 
     #[test]
     fn who_is_woken_for_nothing_waits_on() {
