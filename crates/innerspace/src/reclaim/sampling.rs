@@ -25,7 +25,7 @@
 //! is estimated: the uses seen, divided by the share of blocks sampled. For these uses, too many or
 //! too few in the sample are not corrected.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
 use crate::frame::{Meta, Uses};
@@ -45,7 +45,7 @@ const REACH: u64 = 4;
 /// The number of parts that the reach is divided into.
 const PARTS: usize = 1024;
 
-/// The approximate bytes on the heap, at most: the map and the parts.
+/// The approximate bytes on the heap, at most: the map, the order and the parts.
 pub(crate) const SAMPLER_BYTES: u64 = (SAMPLE * 200 + PARTS * 8) as u64;
 
 /// The share of uses that would miss, by size of the memory.
@@ -115,6 +115,8 @@ pub(crate) struct Sampler {
 struct State {
     /// When each sampled block was last used, as a count of uses.
     blocks: HashMap<Key, u64>,
+    /// The same blocks in the order of their last uses.
+    by_time: VecDeque<(u64, Key)>,
     /// The number of uses for each part of the reach, by distance.
     parts: Vec<f64>,
     /// The number of uses with a distance beyond the reach, and of first uses.
@@ -239,9 +241,9 @@ impl Sampler {
         let rate = self.rate();
         match state.blocks.insert(key, now) {
             Some(before) => {
-                // The sample is small: counting takes as long as keeping it in order would.
-                let since = state.blocks.values().filter(|used| **used > before);
-                let others = since.count() - 1;
+                let at = state.by_time.partition_point(|(used, _)| *used < before);
+                state.by_time.remove(at);
+                let others = state.by_time.len() - at;
                 let distance = (others as f64 / rate) as u64 * pages;
                 match state.parts.get_mut((distance / self.part) as usize) {
                     Some(part) => *part += 1.0,
@@ -250,9 +252,10 @@ impl Sampler {
             }
             None => state.farther += 1.0,
         }
+        state.by_time.push_back((now, key));
         let reach = (self.part * PARTS as u64) as f64;
         if state.blocks.len() as f64 / rate * pages as f64 > reach
-            && let Some((&oldest, _)) = state.blocks.iter().min_by_key(|(_, used)| **used)
+            && let Some((_, oldest)) = state.by_time.pop_front()
         {
             state.blocks.remove(&oldest);
         }
@@ -271,6 +274,7 @@ impl Sampler {
         let hash_of = |key: &Key| hash(key.0, key.1);
         let largest = state.blocks.keys().map(hash_of).max().unwrap_or(0);
         state.blocks.retain(|key, _| hash_of(key) != largest);
+        state.by_time.retain(|(_, key)| hash_of(key) != largest);
         let scale = largest as f64 / threshold as f64;
         state.parts.iter_mut().for_each(|part| *part *= scale);
         state.farther *= scale;
@@ -314,6 +318,7 @@ impl State {
     fn new() -> State {
         State {
             blocks: HashMap::new(),
+            by_time: VecDeque::new(),
             parts: vec![0.0; PARTS],
             farther: 0.0,
             mapped: 0.0,
