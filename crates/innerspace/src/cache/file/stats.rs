@@ -51,7 +51,7 @@ pub struct FileStats {
     pub moved: u64,
     /// Blocks evicted.
     pub evicted: u64,
-    /// Blocks read again soon after their eviction.
+    /// Blocks read or written again after their eviction, if the index still remembered it.
     pub refaulted: u64,
     /// Views over several blocks that had to be copied.
     pub copied_views: u64,
