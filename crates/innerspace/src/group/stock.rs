@@ -236,7 +236,7 @@ impl Stocks {
             };
             (!levels.is_deleted(group)).then(|| Slot::new(group, (own + rest).min(most), most))
         });
-        if !stashed {
+        if !stashed && rest > 0 {
             levels.take_off(group, rest.into());
         }
         true
