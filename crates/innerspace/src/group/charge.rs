@@ -214,6 +214,10 @@ impl GroupTree {
 
     /// Like [`GroupTree::uncharge`], but returns an error instead of panicking. No counter has
     /// changed then.
+    ///
+    /// # Panics
+    /// Perhaps, here or in a later call, if the pages are in other threads' stocks: these are not
+    /// looked at.
     #[inline]
     pub(super) fn try_uncharge(&self, group: GroupId, pages: PageCount) -> Result<(), Underflow> {
         let number = thread_number();

@@ -117,9 +117,9 @@ impl Stocks {
         changed.flatten()
     }
 
-    /// Changes the slot as [`Stocks::change`] does. To it come `pages` that are charged to `group`
-    /// and in no slot. What it had and got, and does not keep, is taken off the levels. Returns
-    /// false, with no change, if `next` returns no word, or while slots are being drained.
+    /// Changes the slot as [`Stocks::change`] does. Adds `pages`, which are charged to `group` and
+    /// in no slot. Pages that the new word does not hold are taken off the levels. Returns false,
+    /// with no change, if `next` returns no word, or while slots are being drained.
     fn exchange(
         &self,
         levels: &impl Levels,
