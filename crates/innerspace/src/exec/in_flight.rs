@@ -36,6 +36,8 @@ struct Table<W> {
     entries: BTreeMap<u64, Arc<Entry<W>>>,
     /// The number of threads that sleep in [`InFlight::wait_while`].
     waiting: u32,
+    /// The number of requests that have left and have yet to release their blocks.
+    leaving: u32,
 }
 
 /// One request, as other threads see it.
@@ -97,6 +99,7 @@ impl<W> InFlight<W> {
             table: Mutex::new(Table {
                 entries: BTreeMap::new(),
                 waiting: 0,
+                leaving: 0,
             }),
             changed: Condvar::new(),
         }
@@ -130,9 +133,9 @@ impl<W> InFlight<W> {
         None
     }
 
-    /// Takes a request that is about to end out of the table, unless it was detached. Returns the
-    /// request's stage before that, which tells who owns the blocks.
-    pub(crate) fn leave(&self, entry: &Entry<W>) -> Stage {
+    /// Takes a request that is about to end out of the table, unless it was detached. The result
+    /// has the request's stage before that, which tells who owns the blocks.
+    pub(crate) fn leave(&self, entry: &Entry<W>) -> Leaving<'_, W> {
         let was = {
             let mut stage = entry.stage.lock();
             match *stage {
@@ -140,11 +143,15 @@ impl<W> InFlight<W> {
                 _ => std::mem::replace(&mut *stage, Stage::Over),
             }
         };
+        let mut table = self.table.lock();
+        table.leaving += 1;
         if was == Stage::Attached {
-            self.table.lock().entries.remove(&entry.blocks.start);
+            table.entries.remove(&entry.blocks.start);
+            drop(table);
             self.changed.notify_all();
         }
-        was
+        let in_flight = self;
+        Leaving { in_flight, was }
     }
 
     /// Returns the first request that has a block of the range.
@@ -205,6 +212,15 @@ impl<W> InFlight<W> {
         self.wait_while(blocks, |table| table.find(blocks).is_some(), run);
     }
 
+    /// Waits until all requests that have left have also released their blocks.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(crate) fn wait_quiet(&self) {
+        let mut table = self.table.lock();
+        while table.leaving > 0 {
+            table = self.changed.wait(table);
+        }
+    }
+
     /// Detaches every request. If a request's work is queued, the work is dropped, which ends the
     /// request. Any other request owns its blocks from now on, and `take_out` takes those blocks
     /// out of the file. Meanwhile the caller prevents new requests.
@@ -229,6 +245,20 @@ impl<W> InFlight<W> {
             // The work may have been queued again meanwhile.
             drop(entry.take());
         }
+    }
+}
+
+/// A request that has left the table and is releasing its blocks.
+#[must_use = "the blocks count as released when this is dropped"]
+pub(crate) struct Leaving<'f, W> {
+    in_flight: &'f InFlight<W>,
+    pub(crate) was: Stage,
+}
+
+impl<W> Drop for Leaving<'_, W> {
+    fn drop(&mut self) {
+        self.in_flight.table.lock().leaving -= 1;
+        self.in_flight.changed.notify_all();
     }
 }
 

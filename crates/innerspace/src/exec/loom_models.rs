@@ -235,8 +235,8 @@ fn a_cut_waits_for_a_request_that_is_queued_meanwhile() {
         let entry = in_flight.add(3..5);
         let fill = |in_flight: &InFlight<u32>, bytes: &Bytes, entry: &_, value| {
             bytes.write(value);
-            let was = in_flight.leave(entry);
-            assert_eq!(was, Stage::Attached, "it ends once");
+            let leaving = in_flight.leave(entry);
+            assert_eq!(leaving.was, Stage::Attached, "it ends once");
         };
         let worker = {
             let (in_flight, bytes, entry) = (in_flight.clone(), bytes.clone(), entry.clone());
@@ -269,7 +269,7 @@ fn cuts_of_different_ranges_wait_for_their_own_requests() {
             thread::spawn(move || {
                 for at in [1, 0] {
                     bytes[at].write(1);
-                    let _ = in_flight.leave(&entries[at]);
+                    drop(in_flight.leave(&entries[at]));
                 }
             })
         };
@@ -299,12 +299,12 @@ fn a_request_of_a_closing_file_ends_attached_or_detached() {
         let store = {
             let (in_flight, bytes) = (in_flight.clone(), bytes.clone());
             thread::spawn(move || {
-                let was = in_flight.leave(&entry);
-                if was == Stage::Detached {
+                let leaving = in_flight.leave(&entry);
+                if leaving.was == Stage::Detached {
                     assert_eq!(bytes.read(), 1, "not out of the file yet");
                 }
                 bytes.write(2);
-                was
+                leaving.was
             })
         };
         let mut is_out = false;
@@ -314,6 +314,10 @@ fn a_request_of_a_closing_file_ends_attached_or_detached() {
             is_out = true;
         });
         in_flight.wait_landed(&(0..9), |()| unreachable!("all are off"));
+        if !is_out {
+            in_flight.wait_quiet();
+            assert_eq!(bytes.read(), 2, "it has not let go of the blocks");
+        }
         let stage = store.join().unwrap();
         assert_eq!(is_out, stage == Stage::Detached);
     });

@@ -206,11 +206,11 @@ impl Fill {
         let pages = core.pages_of(blocks.clone());
         // This comes before a block is unlocked: after that, the block may be evicted, and be in
         // flight again.
-        let was = core.requests.leave(&self.request);
+        let leaving = core.requests.leave(&self.request);
         core.cache
             .count_landed(&core.id.groups, pages.end - pages.start);
         for (block, frame) in blocks.zip(fills.blocks().iter().copied()) {
-            match was {
+            match leaving.was {
                 Stage::Attached => settle(block, NewBlock::adopt(core, frame, block)),
                 Stage::Detached | Stage::Over => core.free_detached(frame),
             }
@@ -426,7 +426,6 @@ impl FileCore {
     fn free_detached(&self, frame: FrameId) {
         self.frames().lock_of(frame).end_read(ReadEnd::Failed);
         drop(BlockRef::new(self, frame, 0));
-        self.note_made();
     }
 
     /// Wakes due futures where no lock is held: after the present job, or in another one.

@@ -2,7 +2,6 @@
 
 use crate::cache::core::FileCore;
 use crate::cache::index::Word;
-use crate::cache::lookup::batch::lock_batch;
 use crate::frame::{FlagSet, Tag};
 use crate::sync::atomic::Ordering;
 
@@ -88,10 +87,6 @@ impl FileCore {
     /// Waits for all requests, until they have released their blocks as well.
     pub(crate) fn wait_all_landed(&self) {
         self.wait_landed(&(0..u64::MAX));
-        // A request leaves the table a little earlier than it unlocks its blocks.
-        let mut next = 0;
-        while next < u64::MAX {
-            drop(lock_batch(self, &mut next, u64::MAX));
-        }
+        self.requests.wait_quiet();
     }
 }
