@@ -143,10 +143,12 @@ impl Arena {
         self.memory.advise_pages(Arena::bytes(frames), pages)
     }
 
-    /// Panics because `id` is not a frame of this arena.
+    /// Panics because `id` is not a frame of this arena. The number is passed by value: with a
+    /// reference every caller would have to keep it in memory.
     #[cold]
+    #[inline(never)]
     pub(super) fn outside(&self, id: FrameId) -> ! {
-        outside(id, self.frames())
+        panic!("{id:?} is outside the arena of {} frames", self.frames);
     }
 
     /// Returns the frame that holds the byte at host address `address`.
@@ -160,14 +162,6 @@ impl Arena {
         );
         FrameId(id as u32)
     }
-}
-
-/// Panics. The number is passed by value: with a reference every caller would have to keep it in
-/// memory.
-#[cold]
-#[inline(never)]
-fn outside(id: FrameId, frames: u32) -> ! {
-    panic!("{id:?} is outside the arena of {frames} frames");
 }
 
 #[cfg(all(test, target_os = "linux", not(any(portable, miri, shuttle))))]

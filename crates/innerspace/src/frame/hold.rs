@@ -239,6 +239,28 @@ impl Hold {
         }
     }
 
+    /// Adds `count` if `may` agrees to that with the present word.
+    #[inline]
+    fn try_add(&self, count: u64, order: Ordering, may: impl Fn(HoldState) -> bool) -> bool {
+        self.update(order, |now| may(now).then_some(now.0 + count))
+            .is_ok()
+    }
+
+    /// Subtracts `count`. Release: pairs with the Acquire of the thread that frees the frame.
+    /// Acquire: this may be that thread.
+    #[inline]
+    fn drop_count(&self, count: u64) -> Dropped {
+        #[cfg(all(test, not(loom), not(shuttle)))]
+        touched::count();
+        let before = HoldState(self.0.fetch_sub(count, Ordering::AcqRel));
+        let field = FIELD << (count.ilog2() / 20 * 20);
+        assert!(
+            before.0 & field >= count,
+            "drop of a hold that nobody had: {before:?}"
+        );
+        HoldState(before.0 - count).after_drop()
+    }
+
     /// Takes a reference if the frame has one already and the count has room. Acquire: pairs with
     /// `publish`.
     ///
@@ -248,10 +270,9 @@ impl Hold {
     /// store, and so would undo any other change.
     #[inline]
     pub(crate) fn try_get(&self) -> bool {
-        self.update(Ordering::Acquire, |now| {
-            (now.refs() > 0 && now.refs() < HoldState::MAX).then_some(now.0 + REF)
+        self.try_add(REF, Ordering::Acquire, |now| {
+            now.refs() > 0 && now.refs() < HoldState::MAX
         })
-        .is_ok()
     }
 
     /// Takes a reference like [`Hold::try_get`], but only of a frame that is in a file's index: the
@@ -259,24 +280,15 @@ impl Hold {
     /// meanwhile is not changed, so only the owner of such a frame changes its counts.
     #[inline]
     pub(crate) fn try_get_cached(&self) -> bool {
-        self.update(Ordering::Acquire, |now| {
-            (now.is_cached() && now.refs() < HoldState::MAX).then_some(now.0 + REF)
+        self.try_add(REF, Ordering::Acquire, |now| {
+            now.is_cached() && now.refs() < HoldState::MAX
         })
-        .is_ok()
     }
 
-    /// Drops a reference. Release: pairs with the Acquire of the thread that frees the frame.
-    /// Acquire: this may be that thread.
+    /// Drops a reference.
     #[inline]
     pub(crate) fn put(&self) -> Dropped {
-        #[cfg(all(test, not(loom), not(shuttle)))]
-        touched::count();
-        let before = HoldState(self.0.fetch_sub(REF, Ordering::AcqRel));
-        assert!(
-            before.refs() > 0,
-            "put of a reference that nobody had: {before:?}"
-        );
-        HoldState(before.0 - REF).after_drop()
+        self.drop_count(REF)
     }
 
     /// Drops an owner's reference of a frame that is in no file, as [`Hold::put`] does. A hold on
@@ -298,10 +310,9 @@ impl Hold {
     /// `end_write` and `clear_wmapped`. The caller checks UPTODATE afterwards.
     #[inline]
     pub(crate) fn try_view(&self) -> bool {
-        self.update(Ordering::Acquire, |now| {
-            (now.0 & (UNCACHED | WRITER | WMAPPED | VIEWS_FULL) == 0).then_some(now.0 + VIEW)
+        self.try_add(VIEW, Ordering::Acquire, |now| {
+            now.0 & (UNCACHED | WRITER | WMAPPED | VIEWS_FULL) == 0
         })
-        .is_ok()
     }
 
     /// Takes a view of a frame whose use makes no mark, by a single attempt, as a hit does.
@@ -360,13 +371,12 @@ impl Hold {
     /// Takes a view of a frame that is in no file and has an owner. The caller ensures that nothing
     /// writes to the frame as long as it has views. Acquire: pairs with `publish`.
     pub(crate) fn try_view_still(&self) -> bool {
-        self.update(Ordering::Acquire, |now| {
-            (now.refs() > 0 && !now.is_cached() && now.0 & VIEWS_FULL == 0).then_some(now.0 + VIEW)
+        self.try_add(VIEW, Ordering::Acquire, |now| {
+            now.refs() > 0 && !now.is_cached() && now.0 & VIEWS_FULL == 0
         })
-        .is_ok()
     }
 
-    /// Drops a view of a block. The orderings are those of [`Hold::put`].
+    /// Drops a view of a block. The orderings are those of [`Hold::drop_count`].
     #[inline(always)]
     pub(crate) fn put_view(&self) -> PutView {
         #[cfg(all(test, not(loom), not(shuttle)))]
@@ -387,14 +397,9 @@ impl Hold {
         }
     }
 
-    /// Drops a view that [`Hold::try_view_still`] took. The orderings are those of [`Hold::put`].
+    /// Drops a view that [`Hold::try_view_still`] took.
     pub(crate) fn put_view_still(&self) -> Dropped {
-        let before = HoldState(self.0.fetch_sub(VIEW, Ordering::AcqRel));
-        assert!(
-            before.views() > 0,
-            "put of a view that nobody had: {before:?}"
-        );
-        HoldState(before.0 - VIEW).after_drop()
+        self.drop_count(VIEW)
     }
 
     /// Starts writing to a cached frame that has no views. The caller holds the block's lock.
@@ -439,11 +444,10 @@ impl Hold {
     /// is full. Relaxed: the caller's own hold has acquired the bytes.
     #[inline]
     pub(crate) fn try_map(&self) -> bool {
-        self.update(Ordering::Relaxed, |now| {
+        self.try_add(MAPPED, Ordering::Relaxed, |now| {
             debug_assert!(now != HoldState::NONE, "map of a frame that nobody holds");
-            (now.mapped() < HoldState::MAX).then_some(now.0 + MAPPED)
+            now.mapped() < HoldState::MAX
         })
-        .is_ok()
     }
 
     /// Counts a page that is about to be installed, of a frame in a file's index. It is
@@ -451,43 +455,27 @@ impl Hold {
     /// the caller's hold.
     #[inline]
     pub(crate) fn try_map_cached(&self) -> bool {
-        self.update(Ordering::Acquire, |now| {
-            (now.is_cached() && now.mapped() < HoldState::MAX).then_some(now.0 + MAPPED)
+        self.try_add(MAPPED, Ordering::Acquire, |now| {
+            now.is_cached() && now.mapped() < HoldState::MAX
         })
-        .is_ok()
     }
 
     /// Counts a second borrower of a leaf that has one borrower and no other hold. While the second
     /// is counted, no other such attempt succeeds. Acquire: pairs with the Release of every drop.
     pub(crate) fn try_map_both(&self) -> bool {
-        self.update(Ordering::AcqRel, |now| {
-            (now.0 == UNCACHED | MAPPED).then_some(UNCACHED | (2 * MAPPED))
-        })
-        .is_ok()
+        self.try_add(MAPPED, Ordering::AcqRel, |now| now.0 == UNCACHED | MAPPED)
     }
 
     /// Ends what [`Hold::try_map_both`] began, and removes both borrowers in one step: if only one
-    /// were removed, another attempt could begin. The orderings are those of [`Hold::put`].
+    /// were removed, another attempt could begin.
     pub(crate) fn unmap_both(&self) -> Dropped {
-        let before = HoldState(self.0.fetch_sub(2 * MAPPED, Ordering::AcqRel));
-        assert!(
-            before.mapped() >= 2,
-            "unmap of what was not counted: {before:?}"
-        );
-        HoldState(before.0 - 2 * MAPPED).after_drop()
+        self.drop_count(2 * MAPPED)
     }
 
-    /// Counts one installed page less. The orderings are those of [`Hold::put`].
+    /// Counts one installed page less.
     #[inline]
     pub(crate) fn unmap(&self) -> Dropped {
-        #[cfg(all(test, not(loom), not(shuttle)))]
-        touched::count();
-        let before = HoldState(self.0.fetch_sub(MAPPED, Ordering::AcqRel));
-        assert!(
-            before.mapped() > 0,
-            "unmap of a page that was not counted: {before:?}"
-        );
-        HoldState(before.0 - MAPPED).after_drop()
+        self.drop_count(MAPPED)
     }
 
     /// Makes a cached frame owned again if exactly `refs` references hold it (the index's and the

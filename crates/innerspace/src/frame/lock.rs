@@ -53,7 +53,7 @@ use std::time::{Duration, Instant};
 
 use super::flags::{FlagSet, Flags};
 use super::hold::Dropped;
-use super::wait_table::{Bit, Key, Queue, Roused, Sleeper, WaitTable, WakeList};
+use super::wait_table::{Bit, Key, Queue, Sleeper, WaitTable, WakeList};
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU8, Ordering};
 use crate::sync::{Arc, Backoff, MutexGuard, Rank, WaitEnd, order};
@@ -64,25 +64,6 @@ const WRITEBACK: u8 = FlagSet::WRITEBACK.0;
 const WAITERS: u8 = FlagSet::WAITERS.0;
 const UPTODATE: u8 = FlagSet::UPTODATE.0;
 const ERROR: u8 = FlagSet::ERROR.0;
-
-/// How an attempt to lock with a deadline ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use = "the lock may not be held"]
-pub(crate) enum LockResult {
-    /// The caller has the lock.
-    Locked,
-    /// The deadline passed first; the caller does not have the lock.
-    TimedOut,
-}
-
-/// How a wait with a deadline ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum WaitResult {
-    /// The bit was clear at some moment since the call.
-    Cleared,
-    /// The deadline passed first.
-    TimedOut,
-}
 
 /// How reading a block from its store ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -161,12 +142,12 @@ impl<'a> FrameLock<'a> {
         order::may_wait(Rank::Block);
         if !self.try_lock() {
             let end = self.lock_slow(None);
-            debug_assert_eq!(end, LockResult::Locked, "no deadline, no timeout");
+            debug_assert_eq!(end, WaitEnd::Woken, "no deadline, no timeout");
         }
     }
 
-    /// Takes the lock. Sleeps for at most `timeout`. If the timeout races with a handoff of the
-    /// lock, the caller gets the lock.
+    /// Takes the lock. Sleeps for at most `timeout`, and has the lock unless it timed out. If the
+    /// timeout races with a handoff of the lock, the caller gets the lock.
     #[cfg_attr(
         not(test),
         expect(
@@ -174,12 +155,12 @@ impl<'a> FrameLock<'a> {
             reason = "part of the page lock's specification and models; unused so far"
         )
     )]
-    pub(super) fn lock_timeout(&self, timeout: Duration) -> LockResult {
+    #[must_use = "the lock may not be held"]
+    pub(super) fn lock_timeout(&self, timeout: Duration) -> WaitEnd {
         order::may_wait(Rank::Block);
-        if self.try_lock() {
-            LockResult::Locked
-        } else {
-            self.lock_slow(deadline(timeout))
+        match self.try_lock() {
+            true => WaitEnd::Woken,
+            false => self.lock_slow(deadline(timeout)),
         }
     }
 
@@ -198,16 +179,16 @@ impl<'a> FrameLock<'a> {
     }
 
     #[cold]
-    fn lock_slow(&self, deadline: Option<Instant>) -> LockResult {
+    fn lock_slow(&self, deadline: Option<Instant>) -> WaitEnd {
         if self.lock_soon() {
-            return LockResult::Locked;
+            return WaitEnd::Woken;
         }
         let key = self.key(Bit::Locked);
         let sleeper = Sleeper::new();
         let (ticket, wake) = {
             let mut queue = self.queue();
             if self.set_waiters_then_try(&mut queue) {
-                return LockResult::Locked;
+                return WaitEnd::Woken;
             }
             // WAITERS stays set for this waiter.
             let wake = self.hand_over_idle(&mut queue);
@@ -218,18 +199,18 @@ impl<'a> FrameLock<'a> {
             let end = sleeper.sleep(deadline);
             let mut queue = self.queue();
             if sleeper.was_handed() {
-                return LockResult::Locked;
+                return WaitEnd::Woken;
             }
             // Only the first waiter in the queue is ever roused. It also tries after its deadline.
             // If it gave up its chance without trying, the waiters behind it would sleep on
             // although the lock is free.
             if self.take_in_turn(&mut queue, Some(ticket)) {
-                return LockResult::Locked;
+                return WaitEnd::Woken;
             }
             if end == WaitEnd::TimedOut {
                 // WAITERS may now be out of date; the next unlock clears it.
                 queue.remove_exclusive(key, ticket);
-                return LockResult::TimedOut;
+                return WaitEnd::TimedOut;
             }
             sleeper.rest();
         }
@@ -248,21 +229,19 @@ impl<'a> FrameLock<'a> {
     /// that is not in the queue. Such a thread may pass the first waiter `patience` times. A waiter
     /// that is not first passes no other.
     fn take_in_turn(&self, queue: &mut Queue, ticket: Option<u64>) -> bool {
-        let key = self.key(Bit::Locked);
-        let may_take = match ticket {
-            Some(own) => queue.head_ticket(key) == Some(own),
-            None => {
-                let patience = self.waits.patience();
-                queue.head(key).is_none_or(|head| head.passed < patience)
-            }
+        let (key, patience) = (self.key(Bit::Locked), self.waits.patience());
+        let may_take = match (queue.head(key), ticket) {
+            (Some((first, _)), Some(own)) => first == own,
+            (Some((_, head)), None) => head.passed < patience,
+            (None, ticket) => ticket.is_none(),
         };
         if !may_take || !self.take() {
             return false;
         }
-        match (ticket, queue.head(key)) {
-            (Some(own), _) => drop(queue.remove_exclusive(key, own)),
-            (None, Some(head)) => head.passed += 1,
-            (None, None) => {}
+        if let Some(own) = ticket {
+            queue.remove_exclusive(key, own);
+        } else if let Some((_, head)) = queue.head(key) {
+            head.passed += 1;
         }
         queue.note_cleared(key);
         self.tidy(queue);
@@ -352,40 +331,20 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// Hands the lock, which the caller has taken, to the first exclusive waiter.
-    fn hand_over(&self, queue: &mut Queue, wake: &mut WakeList) {
-        if let Some(head) = queue.pop_exclusive(self.key(Bit::Locked)) {
-            head.sleeper.hand_over();
-            wake.exclusive = Some(head.sleeper);
-        }
-    }
-
     /// Hands a free lock to the head of the queue if the caller may not overtake that waiter.
     fn hand_over_idle(&self, queue: &mut Queue) -> WakeList {
         let mut wake = WakeList::default();
-        if self.handoff_is_due(queue) && self.take() {
-            self.hand_over(queue, &mut wake);
-            queue.note_cleared(self.key(Bit::Locked));
+        let (key, patience) = (self.key(Bit::Locked), self.waits.patience());
+        if let Some((ticket, head)) = queue.head(key)
+            && head.passed >= patience
+            && self.take()
+        {
+            head.sleeper.hand_over();
+            wake.exclusive = Some(head.sleeper.clone());
+            queue.note_cleared(key);
+            queue.remove_exclusive(key, ticket);
         }
         wake
-    }
-
-    /// Wakes the first exclusive waiter, which then tries to take the lock that any thread may
-    /// take.
-    fn rouse(&self, queue: &mut Queue, wake: &mut WakeList) {
-        if let Some(head) = queue.head(self.key(Bit::Locked))
-            && head.sleeper.rouse() == Roused::WasAsleep
-        {
-            wake.exclusive = Some(head.sleeper.clone());
-        }
-    }
-
-    /// Returns whether the first exclusive waiter was passed `patience` times.
-    fn handoff_is_due(&self, queue: &mut Queue) -> bool {
-        let patience = self.waits.patience();
-        queue
-            .head(self.key(Bit::Locked))
-            .is_some_and(|head| head.passed >= patience)
     }
 
     /// Wakes waiters after a bit was cleared.
@@ -393,24 +352,27 @@ impl<'a> FrameLock<'a> {
     pub(super) fn wake_cleared(&self, bit: Bit) {
         let key = self.key(bit);
         let mut queue = self.queue();
+        let mut wake = WakeList::default();
         // Acquire: another thread may have set and cleared the bit since. What it did before is
         // passed on to the waiters woken here.
         let now = self.byte().load(Ordering::Acquire);
         if now & bit.flag().0 != 0 {
             // Another thread has set the bit again. It woke no waiter, and its release will see
             // WAITERS.
-            let wake = queue.take_cleared(key);
-            self.tidy(&queue);
-            drop(queue);
-            wake.wake();
-            return;
-        }
-        let mut wake = queue.take_shared(key);
-        if bit == Bit::Locked {
-            if !self.handoff_is_due(&mut queue) {
-                self.rouse(&mut queue, &mut wake);
-            } else if self.take() {
-                self.hand_over(&mut queue, &mut wake);
+            wake.shared = queue.take_cleared(key);
+        } else {
+            let shared = queue.take_shared(key);
+            if bit == Bit::Locked {
+                wake = self.hand_over_idle(&mut queue);
+            }
+            wake.shared = shared;
+            // The first exclusive waiter tries to take the lock that any thread may take.
+            if bit == Bit::Locked
+                && wake.exclusive.is_none()
+                && let Some((_, head)) = queue.head(key)
+                && head.sleeper.rouse()
+            {
+                wake.exclusive = Some(head.sleeper.clone());
             }
         }
         self.tidy(&queue);
@@ -420,18 +382,18 @@ impl<'a> FrameLock<'a> {
 
     /// Sleeps until the bit was clear at some moment since the call, without setting it. Another
     /// thread may set the bit again immediately.
-    pub(crate) fn wait(&self, bit: Bit, deadline: Option<Instant>) -> WaitResult {
+    pub(crate) fn wait(&self, bit: Bit, deadline: Option<Instant>) -> WaitEnd {
         order::may_wait(Rank::Block);
         let sleeper = Sleeper::new();
         let Some(ticket) = self.enqueue_shared(bit, &sleeper) else {
-            return WaitResult::Cleared;
+            return WaitEnd::Woken;
         };
-        if sleeper.sleep(deadline) == WaitEnd::TimedOut
-            && self.queue().remove_shared(self.key(bit), ticket).is_some()
-        {
-            return WaitResult::TimedOut;
+        match sleeper.sleep(deadline) {
+            WaitEnd::TimedOut if self.queue().remove_shared(self.key(bit), ticket).is_none() => {
+                WaitEnd::Woken
+            }
+            end => end,
         }
-        WaitResult::Cleared
     }
 
     /// Drops the caller's reference, then waits until the bit is clear. Once `put` was called the

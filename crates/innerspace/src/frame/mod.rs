@@ -101,8 +101,6 @@ pub(crate) use hold::{Dropped, Hold, HoldState, PutView};
 #[cfg(not(loom))]
 pub(crate) use list::{End, FrameList};
 pub(crate) use listing::Listing;
-#[cfg(not(loom))]
-pub(crate) use lock::WaitResult;
 pub(crate) use lock::{ReadEnd, deadline};
 #[cfg(not(loom))]
 pub(crate) use lookaside::LOOKASIDE_BYTES_PER_FRAME;

@@ -23,6 +23,7 @@
 //! is released.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::Instant;
 
 use super::flags::FlagSet;
@@ -118,14 +119,13 @@ impl Sleeper {
         WaitEnd::Woken
     }
 
-    /// Makes the thread runnable. If the result says that it was asleep, the caller unparks it
-    /// afterwards.
-    pub(crate) fn rouse(&self) -> Roused {
-        if self.state.load(Ordering::Relaxed) != SLEEPING {
-            return Roused::WasAwake;
+    /// Makes the thread runnable. Returns whether it was asleep; the caller unparks it then.
+    pub(crate) fn rouse(&self) -> bool {
+        let was_asleep = self.state.load(Ordering::Relaxed) == SLEEPING;
+        if was_asleep {
+            self.state.store(WOKEN, Ordering::Release);
         }
-        self.state.store(WOKEN, Ordering::Release);
-        Roused::WasAsleep
+        was_asleep
     }
 
     /// Tells the thread that it has the lock. The caller unparks it afterwards.
@@ -149,13 +149,6 @@ impl Sleeper {
     }
 }
 
-/// Whether a call of `rouse` changed the state.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Roused {
-    WasAsleep,
-    WasAwake,
-}
-
 /// A waiter that wants the lock.
 pub(super) struct Exclusive {
     pub(super) sleeper: Arc<Sleeper>,
@@ -174,12 +167,6 @@ struct Waiters {
     cleared: u64,
 }
 
-impl Waiters {
-    fn is_empty(&self) -> bool {
-        self.exclusive.is_empty() && self.shared.is_empty()
-    }
-}
-
 /// One queue of the table.
 #[derive(Default)]
 pub(super) struct Queue {
@@ -191,111 +178,76 @@ pub(super) struct Queue {
 impl Queue {
     /// Adds a waiter that wants the lock, at the tail. Returns its ticket.
     pub(super) fn push_exclusive(&mut self, key: Key, sleeper: Arc<Sleeper>) -> u64 {
-        let ticket = self.ticket();
-        self.keys
-            .entry(key)
-            .or_default()
-            .exclusive
-            .insert(ticket, Exclusive { sleeper, passed: 0 });
+        let (ticket, waiters) = self.newcomer(key);
+        let waiter = Exclusive { sleeper, passed: 0 };
+        waiters.exclusive.insert(ticket, waiter);
         ticket
     }
 
     /// Adds a waiter that wants to see the bit clear. Returns its ticket.
     pub(super) fn push_shared(&mut self, key: Key, sleeper: Arc<Sleeper>) -> u64 {
-        let ticket = self.ticket();
-        self.keys
-            .entry(key)
-            .or_default()
-            .shared
-            .insert(ticket, sleeper);
+        let (ticket, waiters) = self.newcomer(key);
+        waiters.shared.insert(ticket, sleeper);
         ticket
     }
 
-    /// Returns the exclusive waiter that came first.
-    pub(super) fn head(&mut self, key: Key) -> Option<&mut Exclusive> {
-        self.keys.get_mut(&key)?.exclusive.values_mut().next()
+    fn newcomer(&mut self, key: Key) -> (u64, &mut Waiters) {
+        self.next_ticket += 1;
+        (self.next_ticket, self.keys.entry(key).or_default())
     }
 
-    /// Returns the ticket of the exclusive waiter that came first.
-    pub(super) fn head_ticket(&self, key: Key) -> Option<u64> {
-        self.keys
-            .get(&key)?
-            .exclusive
-            .first_key_value()
-            .map(|(&ticket, _)| ticket)
-    }
-
-    /// Takes the first exclusive waiter out.
-    pub(super) fn pop_exclusive(&mut self, key: Key) -> Option<Exclusive> {
-        let waiters = self.keys.get_mut(&key)?;
-        let (_, head) = waiters.exclusive.pop_first()?;
-        self.forget_if_empty(key);
-        Some(head)
+    /// Returns the exclusive waiter that came first, and its ticket.
+    pub(super) fn head(&mut self, key: Key) -> Option<(u64, &mut Exclusive)> {
+        let (ticket, head) = self.keys.get_mut(&key)?.exclusive.iter_mut().next()?;
+        Some((*ticket, head))
     }
 
     /// Takes one exclusive waiter out.
     pub(super) fn remove_exclusive(&mut self, key: Key, ticket: u64) -> Option<Exclusive> {
-        let removed = self.keys.get_mut(&key)?.exclusive.remove(&ticket)?;
-        self.forget_if_empty(key);
-        Some(removed)
+        self.change(key, |waiters| waiters.exclusive.remove(&ticket))
     }
 
     /// Takes one shared waiter out, if it was not woken yet.
     pub(super) fn remove_shared(&mut self, key: Key, ticket: u64) -> Option<Arc<Sleeper>> {
-        let removed = self.keys.get_mut(&key)?.shared.remove(&ticket)?;
-        self.forget_if_empty(key);
-        Some(removed)
+        self.change(key, |waiters| waiters.shared.remove(&ticket))
     }
 
     /// Takes all shared waiters out, in constant time. The caller wakes them after it has released
     /// the mutex.
-    pub(super) fn take_shared(&mut self, key: Key) -> WakeList {
-        let Some(waiters) = self.keys.get_mut(&key) else {
-            return WakeList::default();
-        };
-        let shared = std::mem::take(&mut waiters.shared);
-        self.forget_if_empty(key);
-        WakeList {
-            shared,
-            exclusive: None,
-        }
+    pub(super) fn take_shared(&mut self, key: Key) -> BTreeMap<u64, Arc<Sleeper>> {
+        self.change(key, |waiters| std::mem::take(&mut waiters.shared))
     }
 
     /// Notes for the shared waiters in the queue that the bit is clear now.
     pub(super) fn note_cleared(&mut self, key: Key) {
-        if let Some(waiters) = self.keys.get_mut(&key) {
-            waiters.cleared = self.next_ticket;
-        }
+        let now = self.next_ticket;
+        self.change(key, |waiters| waiters.cleared = now);
     }
 
     /// Takes out the shared waiters for which it was noted that they have seen the bit clear.
-    pub(super) fn take_cleared(&mut self, key: Key) -> WakeList {
-        let Some(waiters) = self.keys.get_mut(&key) else {
-            return WakeList::default();
+    pub(super) fn take_cleared(&mut self, key: Key) -> BTreeMap<u64, Arc<Sleeper>> {
+        self.change(key, |waiters| {
+            let later = waiters.shared.split_off(&(waiters.cleared + 1));
+            std::mem::replace(&mut waiters.shared, later)
+        })
+    }
+
+    /// Changes the waiters of a key, if there are any, and forgets them if none is left.
+    fn change<T: Default>(&mut self, key: Key, change: impl FnOnce(&mut Waiters) -> T) -> T {
+        let Entry::Occupied(mut entry) = self.keys.entry(key) else {
+            return T::default();
         };
-        let later = waiters.shared.split_off(&(waiters.cleared + 1));
-        let shared = std::mem::replace(&mut waiters.shared, later);
-        self.forget_if_empty(key);
-        WakeList {
-            shared,
-            exclusive: None,
+        let waiters = entry.get_mut();
+        let changed = change(waiters);
+        if waiters.exclusive.is_empty() && waiters.shared.is_empty() {
+            entry.remove();
         }
+        changed
     }
 
     /// Returns whether there is a waiter for any bit of the frame.
     pub(super) fn has_waiters(&self, id: FrameId) -> bool {
         self.keys.contains_key(&(id, Bit::Locked)) || self.keys.contains_key(&(id, Bit::Writeback))
-    }
-
-    fn forget_if_empty(&mut self, key: Key) {
-        if self.keys.get(&key).is_some_and(Waiters::is_empty) {
-            self.keys.remove(&key);
-        }
-    }
-
-    fn ticket(&mut self) -> u64 {
-        self.next_ticket += 1;
-        self.next_ticket
     }
 }
 
@@ -314,7 +266,7 @@ impl WakeList {
             sleeper.unpark();
         }
         for sleeper in self.shared.into_values() {
-            if sleeper.rouse() == Roused::WasAsleep {
+            if sleeper.rouse() {
                 sleeper.unpark();
             }
         }

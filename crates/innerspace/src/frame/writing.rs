@@ -92,9 +92,7 @@ impl<'f> Filling<'f> {
     /// Takes over the right to fill. The caller has just published the frame locked, and adopts it
     /// only once.
     pub(crate) fn adopt(frames: &'f Frames, frame: FrameId) -> Filling<'f> {
-        let flags = frames.meta(frame).flags.load();
-        let right = flags.contains(FlagSet::LOCKED) && !flags.contains(FlagSet::UPTODATE);
-        assert!(right, "I7: {frame:?} is not being filled: {flags:?}");
+        check_filled(frames, frame);
         Filling { frames, frame }
     }
 
@@ -113,6 +111,13 @@ impl<'f> Filling<'f> {
     }
 }
 
+/// Panics unless the block is being filled: locked, and not up to date.
+fn check_filled(frames: &Frames, block: FrameId) {
+    let flags = frames.meta(block).flags.load();
+    let right = flags.contains(FlagSet::LOCKED) && !flags.contains(FlagSet::UPTODATE);
+    assert!(right, "I7: {block:?} is not being filled: {flags:?}");
+}
+
 /// The right to fill blocks that were published locked and not up to date, as a value that may
 /// outlive the call that made it and go to another thread. Dropping it, or taking it apart, does
 /// not change the blocks.
@@ -129,11 +134,9 @@ impl<K: ViewOwner> Fills<K> {
     /// only once.
     pub(crate) fn adopt(owner: &Arc<K>, blocks: Vec<FrameId>, block_bytes: usize) -> Fills<K> {
         for block in &blocks {
-            let meta = owner.frames().meta(*block);
-            let flags = meta.flags.load();
-            let right = flags.contains(FlagSet::LOCKED) && !flags.contains(FlagSet::UPTODATE);
-            assert!(right, "I7: {block:?} is not being filled: {flags:?}");
-            assert_eq!(PAGE_SIZE << meta.order(), block_bytes, "{block:?}");
+            check_filled(owner.frames(), *block);
+            let order = owner.frames().meta(*block).order();
+            assert_eq!(PAGE_SIZE << order, block_bytes, "{block:?}");
         }
         Fills {
             owner: owner.clone(),

@@ -2,11 +2,11 @@
 
 use super::super::flags::FlagSet;
 use super::super::hold::{Dropped, HoldState};
-use super::super::lock::{LockResult, ReadEnd};
+use super::super::lock::ReadEnd;
 use super::super::wait_table::Bit;
 use super::{World, model, spawn};
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::{Arc, thread};
+use crate::sync::{Arc, WaitEnd, thread};
 
 // spec: L3
 #[test]
@@ -75,7 +75,7 @@ fn a_timeout_that_races_with_a_handoff_has_the_lock() {
         model(3, move || {
             let world = World::new(passes, FlagSet::LOCKED, HoldState::NONE);
             let waiter = spawn(&world, |world| {
-                if world.lock().lock_timeout(std::time::Duration::ZERO) == LockResult::Locked {
+                if world.lock().lock_timeout(std::time::Duration::ZERO) == WaitEnd::Woken {
                     world.write(world.read() + 1);
                     world.lock().unlock();
                 }
@@ -98,7 +98,7 @@ fn a_timeout_does_not_swallow_the_wake_of_the_next_waiter() {
     model(2, || {
         let world = World::new(5, FlagSet::LOCKED, HoldState::NONE);
         let impatient = spawn(&world, |world| {
-            if world.lock().lock_timeout(std::time::Duration::ZERO) == LockResult::Locked {
+            if world.lock().lock_timeout(std::time::Duration::ZERO) == WaitEnd::Woken {
                 world.lock().unlock();
             }
         });

@@ -156,7 +156,7 @@ fn a_full_count_refuses_and_does_not_touch_its_neighbour() {
 }
 
 #[test]
-#[should_panic = "a reference that nobody had"]
+#[should_panic = "a hold that nobody had"]
 fn a_put_too_many_is_noticed() {
     let hold = word(HoldState::cached(1));
     assert!(hold.try_view());

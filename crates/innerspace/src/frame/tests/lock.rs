@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use super::super::lock::{LockResult, WaitResult};
 use super::super::wait_table::{DEFAULT_PATIENCE, Sleeper, WaitTable};
 use super::*;
 use crate::sync::atomic::Ordering;
-use crate::sync::{Arc, thread};
+use crate::sync::{Arc, WaitEnd, thread};
 
 /// Queues a waiter for the bit, which is set. The test's thread acts for the waiter, and does not
 /// sleep.
@@ -57,7 +56,7 @@ fn an_uncontended_lock_never_looks_at_the_wait_table() {
             frames.lock_of(id).wait(Bit::Writeback, None);
             assert_eq!(
                 frames.lock_of(id).lock_timeout(Duration::ZERO),
-                LockResult::Locked
+                WaitEnd::Woken
             );
             frames.lock_of(id).unlock();
             frames.meta(id).flags.clear(FlagSet::UPTODATE);
@@ -244,13 +243,13 @@ fn a_stale_waiters_bit_costs_one_slow_unlock() {
         frames.lock_of(id).lock();
         assert_eq!(
             frames.lock_of(id).lock_timeout(Duration::from_nanos(1)),
-            LockResult::TimedOut
+            WaitEnd::TimedOut
         );
         assert_eq!(
             frames
                 .lock_of(id)
                 .wait(Bit::Locked, deadline(Duration::ZERO)),
-            WaitResult::TimedOut
+            WaitEnd::TimedOut
         );
         assert_eq!(frames.waits.entries(), 0, "they have gone");
         assert!(flags(&frames, id).contains(FlagSet::WAITERS), "stale");
@@ -292,7 +291,7 @@ fn a_lock_for_a_section_leaves_the_wait_table_alone() {
     let gave_up = frames
         .lock_of(id)
         .wait(Bit::Locked, deadline(Duration::ZERO));
-    assert_eq!(gave_up, WaitResult::TimedOut);
+    assert_eq!(gave_up, WaitEnd::TimedOut);
     frames
         .meta(id)
         .flags
@@ -413,7 +412,7 @@ fn a_wait_entry_dies_right_after_it_is_unlinked() {
                         }
                         _ => {
                             let soon = Duration::from_micros(20);
-                            if frames.lock_of(id).lock_timeout(soon) == LockResult::Locked {
+                            if frames.lock_of(id).lock_timeout(soon) == WaitEnd::Woken {
                                 frames.lock_of(id).unlock();
                             }
                         }
@@ -483,7 +482,7 @@ fn step(frames: &Frames, ids: &[FrameId], random: &mut Random) -> u64 {
             frames
                 .lock_of(id)
                 .lock_timeout(Duration::from_nanos(random.below(20_000)))
-                == LockResult::Locked
+                == WaitEnd::Woken
         }
         2 => {
             frames.lock_of(id).wait(Bit::Locked, None);

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use super::cluster::Shrunk;
 use super::passes;
-use crate::frame::{FlagSet, WaitResult, deadline};
+use crate::frame::{FlagSet, deadline};
 use crate::group::{GroupId, Holders, Reclaimer};
 use crate::reclaim::check;
 use crate::reclaim::owners::Io;
 use crate::reclaim::pool::Pool;
 use crate::reclaim::scope::StoreScope;
-use crate::sync::thread;
+use crate::sync::{WaitEnd, thread};
 use crate::units::PageCount;
 
 /// The most rounds that one request makes, even if each frees something. They suffice for several
@@ -128,7 +128,7 @@ impl Pool {
             let failed = flags.contains(FlagSet::DIRTY | FlagSet::ERROR);
             self.put(id);
             return match end {
-                WaitResult::Cleared if !failed => Some(Waited::BlockCameFree),
+                WaitEnd::Woken if !failed => Some(Waited::BlockCameFree),
                 _ => Some(Waited::Perhaps),
             };
         }
