@@ -138,8 +138,10 @@ impl Pool {
         {
             return Some(Waited::Perhaps);
         }
-        thread::yield_now();
-        shrunk.referenced.then_some(Waited::Perhaps)
+        shrunk.referenced.then(|| {
+            thread::yield_now();
+            Waited::Perhaps
+        })
     }
 
     /// Frees `pages` of `group` and those below it, and returns how many. `io` says which stores
