@@ -7,7 +7,6 @@
 //! pages (`pin`), which are copied before the gate opens.
 
 use super::revoke::mapper;
-use super::steps::EVERYWHERE;
 use crate::VirtAddr;
 use crate::exec::reentry::Inside;
 use crate::group::{Group, MayReclaim};
@@ -21,6 +20,7 @@ use crate::space::vma::ledger::{Entry, Ledger};
 use crate::space::vma::set::VmaSet;
 use crate::stats::Event;
 use crate::sync::domain::Post;
+use crate::sync::gate::EVERYWHERE;
 
 /// Makes a space with the same mappings that shares all of the parent's table.
 pub(crate) fn copy(parent: &SpaceInner, group: &Group, role: Role) -> Result<Space, SpaceError> {

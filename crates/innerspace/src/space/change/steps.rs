@@ -42,13 +42,10 @@ use crate::space::vma::area::{Backing, Vma};
 use crate::space::vma::device::DeviceRef;
 use crate::space::vma::set::{Changed, VmaSet};
 use crate::sync::domain::Post;
-use crate::sync::gate::Writer;
+use crate::sync::gate::{EVERYWHERE, Writer};
 use crate::sync::panics::caught;
 use crate::sync::raw::AtomicU64;
 use crate::sync::{Arc, failpoint};
-
-/// The range of the whole gate.
-pub(crate) const EVERYWHERE: Range<u64> = 0..u64::MAX;
 
 /// How a change of the mappings pays for its nodes.
 #[derive(Clone, Copy, PartialEq, Eq)]

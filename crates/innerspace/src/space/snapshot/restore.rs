@@ -37,7 +37,6 @@
 use super::changes::{Changed, Record};
 use super::devices::DeviceStates;
 use super::ghosts::IDLE;
-use crate::space::change::steps::EVERYWHERE;
 use crate::space::core::address::slot_index;
 use crate::space::core::error::SpaceError;
 use crate::space::core::space::{Role, SpaceInner};
@@ -49,7 +48,7 @@ use crate::space::tlb::translator::GATE_MAIL;
 use crate::space::vma::set::VmaSet;
 use crate::stats::Event;
 use crate::sync::Arc;
-use crate::sync::gate::Writer;
+use crate::sync::gate::{EVERYWHERE, Writer};
 use crate::sync::raw::AtomicU64;
 use crate::{FrameId, PAGE_SIZE, VirtAddr};
 

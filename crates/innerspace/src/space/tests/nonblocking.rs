@@ -4,10 +4,10 @@ use std::sync::mpsc;
 
 use super::*;
 use crate::cache::{Cache, FileOptions, PagedFile};
-use crate::space::change::steps::EVERYWHERE;
 use crate::space::tlb::translator::GATE_MAIL;
 use crate::store::MemoryStore;
 use crate::sync::failpoint;
+use crate::sync::gate::EVERYWHERE;
 
 // spec: P29
 #[test]
