@@ -2,8 +2,8 @@
 //!
 //! A thread with a small number has a stripe of its own, which no other thread writes. It counts
 //! with a load and a store, because a read-modify-write would make every counted operation wait for
-//! its own stores. Threads with larger numbers share the last stripe. A thread returns its number
-//! when it ends, under a mutex, so the next owner of a stripe sees the counts of the previous one.
+//! its own stores. Threads with larger numbers share the last stripe. A thread that ends gives its
+//! number back with a release, so the next owner of a stripe sees the counts of the previous one.
 
 use std::cell::Cell;
 
@@ -61,7 +61,7 @@ impl Counters {
             let counter = &stripe[event as usize];
             if number < OWN {
                 // Relaxed: no other thread writes this counter, and the previous thread with this
-                // number handed it over under a mutex.
+                // number gave it back with a release (`Number`).
                 let sum = counter.load(Ordering::Relaxed).wrapping_add(times);
                 counter.store(sum, Ordering::Relaxed);
             } else {
@@ -93,23 +93,25 @@ impl std::fmt::Debug for Counters {
     }
 }
 
-/// A thread's number, returned when the thread ends.
+/// A thread's number, given back when the thread ends.
 struct Number(usize);
 
-/// The numbers that are free, and the first number that was never given out.
-// std's mutex, because a static outlives an explored schedule, and models that run at the same time
-// share it.
-static FREE: std::sync::Mutex<(Vec<usize>, usize)> = std::sync::Mutex::new((Vec::new(), 0));
+// Words instead of a mutex: a child of fork(2), whose threads take and give back numbers too, would
+// wait for ever for a thread of its parent. std's atomics, because statics outlive an explored
+// schedule, and models that run at the same time share them.
+/// The numbers below `OWN` that no thread has, as bits.
+static FREE: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(u32::MAX);
+/// The number of the next thread that finds all of those taken.
+static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(OWN);
 
 impl Number {
     fn take() -> Number {
-        let mut free = FREE
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        Number(free.0.pop().unwrap_or_else(|| {
-            free.1 += 1;
-            free.1 - 1
-        }))
+        let without_lowest = |free: u32| (free != 0).then(|| free & (free - 1));
+        // Acquire: pairs with `drop`. Every change in between is a read-modify-write.
+        match FREE.fetch_update(Ordering::Acquire, Ordering::Relaxed, without_lowest) {
+            Ok(free) => Number(free.trailing_zeros() as usize),
+            Err(_) => Number(NEXT.fetch_add(1, Ordering::Relaxed)),
+        }
     }
 }
 
@@ -117,10 +119,10 @@ impl Drop for Number {
     fn drop(&mut self) {
         // From now on the thread counts as one of those that share the last stripe.
         let _ = KNOWN.try_with(|known| known.set(usize::MAX));
-        let mut free = FREE
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        free.0.push(self.0);
+        if self.0 < OWN {
+            // Release: the next owner sees all that this one left in what the number chooses.
+            FREE.fetch_or(1 << self.0, Ordering::Release);
+        }
     }
 }
 
@@ -128,14 +130,14 @@ impl Drop for Number {
 const UNKNOWN: usize = usize::MAX - 1;
 
 thread_local! {
-    /// The owner of the thread's number, which it returns when it is dropped.
+    /// The owner of the thread's number, which it gives back when it is dropped.
     static NUMBER: Number = Number::take();
     /// The number itself. It needs no destructor, so reading it costs a load.
     static KNOWN: Cell<usize> = const { Cell::new(UNKNOWN) };
 }
 
-/// Returns a small number that no other living thread has, and that the thread keeps for ever. It
-/// chooses the thread's stripe.
+/// Returns a number that no other living thread has, and that the thread keeps for ever. It chooses
+/// the thread's stripe. Up to 32 threads have the smallest numbers.
 #[inline(always)]
 pub(crate) fn thread_number() -> usize {
     match KNOWN.try_with(Cell::get) {

@@ -10,9 +10,10 @@
 //! owner must never wait for anything that a drainer holds when it begins.
 //!
 //! *The owner* is the thread with the slot's number (`stats::thread_number`). No two living threads
-//! have the same number. A number passes from one thread to the next under a mutex, together with
-//! everything that the earlier thread left in the slot. Threads beyond [`OWNERS`] share a few more
-//! slots, each with a mutex. A drainer waits for the holder of such a mutex as for an owner.
+//! have the same number. A number below [`OWNERS`] passes from one thread to the next by a release
+//! and an acquire, with everything that the earlier thread left in the slot. Threads beyond
+//! [`OWNERS`] share a few more slots, each with a mutex. A drainer waits for the holder of such a
+//! mutex as for an owner.
 
 use std::ops::Deref;
 
