@@ -41,46 +41,49 @@
 //!   memory, or the host's pages are larger than 4 KiB.
 //! - **There is no swap.** Anonymous memory and private copies stay until they are unmapped, and
 //!   file blocks stay while they are viewed. When nothing else is left to evict, an operation that
-//!   needs memory fails with a [`LimitError`], or with a [`Fault`] that carries one.
-//! - **A [`View`] keeps its whole blocks in memory.** A view of several blocks is one slice, of any
-//!   length that fits in the limit. Blocks that do not lie in a row are moved so that they do,
-//!   once. A write to a viewed block copies the block, so views that are kept for long cost memory
-//!   if their data is often written.
+//!   needs memory fails with a [`LimitError`], or with a [`Fault`] whose
+//!   [explanation](Accessor::explain) has one.
+//! - **A [`View`] keeps in memory the whole of every block that it touches.** A view of several
+//!   blocks is one slice, of any length that fits in the limit. If the blocks are not in a row in
+//!   memory, they are moved together the first time. A write to a viewed block copies the block, so
+//!   views that are kept for a long time cost memory if their data is often written.
 //! - **Dropping a file writes it back, but makes nothing durable**, and only
-//!   [`Memory::take_errors`] reports a failure of that write. Call [`PagedFile::sync_all`] and
-//!   check its result. Data whose write failed stays dirty, and the next sync tries again. Each
-//!   handle reports each failure once.
-//! - **Only a view of one block shows each write as a whole.** [`PagedFile::read_at`], a load, and
-//!   the taking of a view of several blocks may see part of a concurrent write. Once taken, no view
-//!   changes. Loads and stores of up to 8 bytes, at addresses that are multiples of their size, are
-//!   never torn.
-//! - **Changes that others make to a file are not noticed in what is cached**, which stays as it
-//!   was read. A read of blocks that are not cached yet fails, and says that the file shrank or
-//!   changed. [`PagedFile::invalidate`] makes the cache look again. The lock that keeps other
-//!   processes away from a writable file is advisory.
+//!   [`Memory::take_errors`] and the hook of [`Memory::set_error_hook`] report a failure of that
+//!   write. Call [`PagedFile::sync_all`] and check its result. Data whose write failed stays dirty,
+//!   and the next sync tries again. Each handle reports each failure once.
+//! - **Only a view of one block never has half of a concurrent write.** [`PagedFile::read_at`], a
+//!   load, and a view of several blocks while it is being taken may see part of one. Once taken, no
+//!   view changes. Loads and stores of up to 8 bytes, at addresses that are multiples of their
+//!   size, are never torn.
+//! - **If another program changes a file, blocks that are cached stay as they were read.** A later
+//!   read of blocks that are not cached fails, and says that the file shrank or changed.
+//!   ([`Store::version`](store::Store::version) says how soon, and when a change may be missed.)
+//!   [`PagedFile::invalidate`] makes the cache look again. The lock that keeps other processes away
+//!   from a writable file is advisory.
 //! - **A direct-access file over a host file can end the process.** A [`DaxFile`] is mapped with no
 //!   cache in between. If another process cuts the host file short, the bytes under our mapping go
 //!   away, and the next access to them is a SIGBUS. [`OnShrink::Error`] turns that into an error,
 //!   at the price of a system call per access. A [`DaxDevice`] of memory or memfd cannot be cut. A
-//!   store through a mapping on a full disk is an error. It is a SIGBUS instead in two cases: on a
-//!   copy-on-write file system; and if the page had been stored to before, was written out by the
-//!   system, and was read in again by another program.
+//!   store through a mapping on a full disk is an error, except in two cases, in which it is a
+//!   SIGBUS: the file system is copy-on-write; or the page had been stored to, the system wrote it
+//!   out, and another program has since made the system read it in again.
 //! - **A write beyond `ulimit -f`** raises the kernel's SIGXFSZ, which ends the process. If you
 //!   ignore that signal, the write fails with an error instead.
 //! - **Files bypass the kernel's page cache**, as far as the file system lets them, so a second run
 //!   of the program reads the disk again. [`store::CacheMode`] has the other choices.
-//! - **A [`Session`], a run of accesses, makes others wait.** Do not block in one. Until its next
-//!   access or its end, it holds up every unmap and fork of its space, and every sync, truncation
-//!   and eviction of the files that are mapped there.
-//! - **A dropped fork parent can stay charged** in part. Memory that it shares with its children
-//!   stays charged until the last of them is gone.
+//! - **A [`Session`], a run of accesses, makes others wait.** It lets others proceed only between
+//!   two of its accesses, and at its end. Until then it holds up every unmap and fork of its space,
+//!   and every sync, truncation and eviction of the files that are mapped there. So do not block in
+//!   one.
+//! - **A dropped parent of a fork still costs its group memory**: its group pays for what the
+//!   parent shares with its children, until the last of them is gone.
 //! - **A `Memory` does not work across fork(2).** The child process has neither the memory nor its
 //!   threads; use a `Memory` only in the process that made it. Calls in the child return errors
 //!   ([`FileError::OtherProcess`] and its like), a handle that is dropped there changes nothing,
-//!   and no file is written. A view, a pin or a remembered translation from before the fork reads
-//!   as zeros there.
-//! - **The error of a full group is expensive to make**, because it counts what holds the memory.
-//!   Do not poll with it.
+//!   and no file is written. A view, a pin, or a translation that generated code keeps (feature
+//!   `layout`), if it is from before the fork(2), reads as zeros there.
+//! - **The error for a full group is expensive to build**, because it counts what holds the memory.
+//!   Do not retry in a loop to learn when there is room; [`Group::watch`] tells.
 //! - The library is tested on x86-64 Linux. For aarch64 Linux, macOS, Windows and wasm32 it is
 //!   compiled but not tested. On wasm32 there are no host files: opening one fails.
 //!
@@ -115,10 +118,10 @@
 //! - see what is going on: [`Memory::stats`], [`Group::stats`], [`PagedFile::stats`],
 //!   [`Space::stats`]; the structs implement `Display`
 //!
-//! The code is in layers, and each imports only from those after it: `memory`, `space`, `dax`,
-//! `cache`, `store`, `reclaim`, `group`, `frame`, `exec`, and `stats`, `sync` and `sys`.
-//! `ARCHITECTURE.md` in the repository shows how a call passes through them; each module's page has
-//! its rules.
+//! The code is in layers, and each imports only from those after it in this list: `memory`,
+//! `space`, `dax`, `cache`, `store`, `reclaim`, `group`, `frame`, `exec`; then `stats`, `sync` and
+//! `sys`, which may use each other. `ARCHITECTURE.md` in the repository shows how a call passes
+//! through them; each module's page has its rules.
 //!
 //! # Sizes
 //!

@@ -38,7 +38,7 @@
 //! | when the background frees and writes | `background/steps.rs` |
 //!
 //! **The order in which a scan's pages are evicted.** New blocks come to the head of their group's
-//! inactive list, a batch at a time (`lists/batch.rs`). Reclaim isolates clusters of 32 to 256
+//! inactive list, a batch at a time (`lists/batch.rs`). Reclaim isolates clusters of at most 256
 //! frames from the tail, the oldest first (`isolate` in `lists/lru.rs`). Those that `verdict` gives
 //! up are sorted by file and block number (`by_owner` in `evict/cluster.rs`), so that neighbours
 //! are written and freed together: the order inside a cluster is that of the file, not of age. An

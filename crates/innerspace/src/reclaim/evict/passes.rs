@@ -21,7 +21,7 @@ use crate::reclaim::pool::Pool;
 use crate::stats::Event;
 use crate::units::PageCount;
 
-/// The fewest frames of a cluster.
+/// The fewest frames of a cluster, if there are as many and no protection keeps them.
 const CLUSTER: usize = 32;
 
 /// The most frames of a cluster: a request of the usual size to a store. Each cluster of mapped

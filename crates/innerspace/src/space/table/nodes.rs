@@ -10,7 +10,7 @@ use crate::sync::raw::{AtomicU64, Ordering};
 use crate::sync::{failpoint, interleave};
 
 /// How many forks deep a leaf may borrow: the greatest number of shadows that it borrows through. A
-/// longer chain is cut.
+/// longer chain is cut. The depth has 8 bits in a leaf's word (`shadow_word`).
 pub(crate) const MAX_BORROW_DEPTH: u64 = 8;
 /// The greatest number of new nodes that the path to one leaf can need.
 pub(crate) const PATH_NODES: usize = LEVELS as usize - 1;
