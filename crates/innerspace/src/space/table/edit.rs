@@ -1,13 +1,14 @@
 //! Structural changes of the slots of a range.
 
+use std::convert::Infallible;
 use std::ops::Range;
 
-use super::nodes::{Detached, NeedNodes, Nodes, Spares, child_word, pieces};
+use super::nodes::{Detached, NeedNodes, Nodes, Spares, child_word};
 use super::pte::{self, VALID_W, VALID_X};
 use super::shadow::Borrower;
 use crate::FrameId;
 use crate::frame::Dropped;
-use crate::space::core::address::{LEAF_BYTES, ROOT_LEVEL, leaf_number, slot_index, span};
+use crate::space::core::address::{leaf_number, span};
 use crate::sync::domain::Post;
 use crate::sync::failpoint;
 use crate::sync::raw::{AtomicU64, Ordering};
@@ -30,6 +31,29 @@ impl Edit {
     fn needs_own_path(self) -> bool {
         self != Edit::ForbidWrite
     }
+
+    /// Returns whether the edit takes off a node at `level`, which covers `part`, as a whole.
+    fn takes_whole(self, level: u32, part: &Range<u64>) -> bool {
+        self == Edit::Detach && part.end - part.start == span(level + 1)
+    }
+
+    #[inline(always)]
+    fn apply(self, word: &AtomicU64, detached: &mut Detached) {
+        match self {
+            Edit::Detach => {
+                let page = pte::take_alone(word);
+                if page.needs_letting_go() {
+                    detached.pages.push(page);
+                }
+            }
+            Edit::Forbid => {
+                pte::take_valid(word, pte::VALID);
+            }
+            Edit::ForbidWrite | Edit::Part => {
+                pte::take_valid(word, VALID_W | VALID_X);
+            }
+        }
+    }
 }
 
 /// Changes of a range have two phases, both with the gate closed. The first makes the paths the
@@ -51,14 +75,32 @@ impl Nodes<'_> {
         if !edit.needs_own_path() {
             return Ok(());
         }
-        let mut walk = Walk {
-            nodes: self,
-            edit,
-            detached,
-            forget: None,
-        };
-        let owned = walk.own(self.root, ROOT_LEVEL, 0, range, spares);
-        if let Some(forget) = walk.forget {
+        let mut forget = None;
+        let owned = self.walk(range, &mut |word, child, level, part| {
+            if edit.takes_whole(level, &part) {
+                return Ok(None);
+            }
+            let mut own = Some(child);
+            if self.is_zero_leaf(child) {
+                own = None; // a missing leaf is right for every edit, and costs nothing
+            } else if self.keep_if_shared(child, level, detached) {
+                own = Some(self.copy(child, level, spares.take()?));
+            }
+            if own != Some(child) {
+                self.replaces(level, part.start, &mut forget);
+                word.store(own.map_or(0, child_word), Ordering::Release);
+                detached.nodes.push((child, level));
+            }
+            if let (0, Some(leaf)) = (level, own)
+                && edit != Edit::Forbid
+            {
+                // The leaf takes over the pages that it alone borrows before any of them is dropped
+                // or moved: a shadow without a parent would keep them. The caller is in a section.
+                while self.collapse_shadow(leaf, Borrower::Exclusive) {}
+            }
+            Ok(own)
+        });
+        if let Some(forget) = forget {
             failpoint!(Replaced);
             moved(forget);
             let dropped = self.pool.frames.meta(self.root).hold.put();
@@ -89,145 +131,47 @@ impl Nodes<'_> {
     /// be exclusive to another space, or free.
     pub(crate) fn apply(self, range: &Range<u64>, edit: Edit, detached: &mut Detached) {
         let _section = self.pool.domain.reader();
-        Walk {
-            nodes: self,
-            edit,
-            detached,
-            forget: None, // no node is replaced
-        }
-        .edit(self.root, ROOT_LEVEL, 0, range);
+        let Ok(()) = self.walk::<Infallible>(range, &mut |word, child, level, part| {
+            if edit.takes_whole(level, &part) {
+                word.store(0, Ordering::Release);
+                detached.nodes.push((child, level));
+                return Ok(None);
+            }
+            if level == 0 {
+                for (_, word) in self.slots(child, part) {
+                    edit.apply(word, detached);
+                    failpoint!(Edited);
+                }
+                if edit.needs_own_path() {
+                    // Accessors that had the leaf coalesced were told when the gate closed. If
+                    // nothing was mapped here, none had it coalesced.
+                    self.unmark_coalesced(child);
+                }
+            }
+            Ok(Some(child))
+        });
     }
-}
 
-struct Walk<'a, 'pool> {
-    nodes: Nodes<'pool>,
-    edit: Edit,
-    detached: &'a mut Detached,
-    /// What is owed to accessors that may have cached a node that was replaced.
-    forget: Option<Post>,
-}
-
-impl Walk<'_, '_> {
     /// Announces that the child at `level` on the way to `at` is replaced next. If it is an upper
     /// node, accessors have to forget everything: until they do, a sharer may link a leaf into the
-    /// old node, and this space must not use that leaf.
+    /// old node, and this space must not use that leaf. `forget` is what is owed so far to
+    /// accessors that may have cached a node that was replaced.
     ///
     /// From then on until the accessors have been told, the root counts twice: a fault that has
     /// walked to a leaf takes the leaf for shared, and waits for `paths`, which the caller holds,
     /// before it stores there.
-    fn replaces(&mut self, level: u32, at: u64) {
+    fn replaces(self, level: u32, at: u64, forget: &mut Option<Post>) {
         let post = match level {
             0 => Post::One(leaf_number(at)),
             _ => Post::All,
         };
-        if self.forget.is_none() {
-            let counted = self.nodes.pool.frames.meta(self.nodes.root).hold.try_get();
+        if forget.is_none() {
+            let counted = self.pool.frames.meta(self.root).hold.try_get();
             assert!(counted, "I11: a root with many parents");
         }
-        self.forget = Some(match self.forget {
+        *forget = Some(match *forget {
             Some(other) if other != post => Post::All,
             _ => post,
         });
-    }
-
-    /// Returns whether the edit takes off the child that covers `from..to` as a whole.
-    fn takes_whole(&self, level: u32, from: u64, to: u64) -> bool {
-        self.edit == Edit::Detach && to - from == span(level)
-    }
-
-    fn own(
-        &mut self,
-        node: FrameId,
-        level: u32,
-        base: u64,
-        range: &Range<u64>,
-        spares: &mut Spares<'_>,
-    ) -> Result<(), NeedNodes> {
-        for (index, from, to) in pieces(level, base, range.start, range.end) {
-            let word = &self.nodes.words(node)[index];
-            let Some(mut child) = self.nodes.child(word) else {
-                continue;
-            };
-            if self.takes_whole(level, from, to) {
-                continue;
-            }
-            if self.nodes.is_zero_leaf(child) {
-                // A missing leaf is right for every edit, and costs nothing.
-                self.replaces(level - 1, from);
-                word.store(0, Ordering::Release);
-                self.detached.nodes.push((child, level - 1));
-                continue;
-            }
-            if self.nodes.keep_if_shared(child, level - 1, self.detached) {
-                let copy = self.nodes.copy(child, level - 1, spares.take()?);
-                self.replaces(level - 1, from);
-                word.store(child_word(copy), Ordering::Release);
-                self.detached.nodes.push((child, level - 1));
-                child = copy;
-            }
-            if level == 1 && self.edit != Edit::Forbid {
-                // The leaf takes over the pages that it alone borrows before any of them is dropped
-                // or moved: a shadow without a parent would keep them. The caller is in a section.
-                while self.nodes.collapse_shadow(child, Borrower::Exclusive) {}
-            }
-            if level > 1 {
-                self.own(
-                    child,
-                    level - 1,
-                    base + index as u64 * span(level),
-                    range,
-                    spares,
-                )?;
-            }
-        }
-        Ok(())
-    }
-
-    fn edit(&mut self, node: FrameId, level: u32, base: u64, range: &Range<u64>) {
-        if level == 0 {
-            let first = slot_index(range.start.max(base), 0);
-            let end = range.end.min(base + LEAF_BYTES) - base;
-            let words = &self.nodes.words(node)[first..end.div_ceil(span(0)) as usize];
-            for word in words {
-                self.edit_slot(word);
-                failpoint!(Edited);
-            }
-            if self.edit.needs_own_path() {
-                // Accessors that had the leaf coalesced were told when the gate closed. If nothing
-                // was mapped here, none had it coalesced.
-                self.nodes.unmark_coalesced(node);
-            }
-            return;
-        }
-        for (index, from, to) in pieces(level, base, range.start, range.end) {
-            let word = &self.nodes.words(node)[index];
-            let Some(child) = self.nodes.child(word) else {
-                continue;
-            };
-            if self.takes_whole(level, from, to) {
-                word.store(0, Ordering::Release);
-                self.detached.nodes.push((child, level - 1));
-                continue;
-            }
-            self.edit(child, level - 1, base + index as u64 * span(level), range);
-        }
-    }
-
-    #[inline(always)]
-    fn edit_slot(&mut self, word: &AtomicU64) {
-        match self.edit {
-            Edit::Detach => {
-                let page = pte::take_alone(word);
-                if page.needs_letting_go() {
-                    self.detached.pages.push(page);
-                }
-            }
-            Edit::Forbid => {
-                pte::take_valid(word, pte::VALID);
-            }
-            Edit::ForbidWrite | Edit::Part => {
-                pte::take_valid(word, VALID_W | VALID_X);
-            }
-        }
     }
 }

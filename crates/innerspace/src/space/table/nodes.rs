@@ -1,5 +1,7 @@
 //! The nodes of a table.
 
+use std::ops::Range;
+
 use crate::FrameId;
 use crate::frame::{Dropped, FlagSet, HoldState, Kind};
 use crate::group::GroupId;
@@ -174,6 +176,40 @@ impl<'pool> Nodes<'pool> {
         frame.publish(HoldState::refs_only(1))
     }
 
+    /// Goes through the nodes below the root that cover a part of `range`. Calls `visit` with each:
+    /// with the word that leads to it, its level, and the part that it covers. The walk goes on in
+    /// the node that `visit` returns, if any, and ends with the first error.
+    pub(super) fn walk<E>(
+        self,
+        range: &Range<u64>,
+        visit: &mut impl FnMut(&AtomicU64, FrameId, u32, Range<u64>) -> Result<Option<FrameId>, E>,
+    ) -> Result<(), E> {
+        debug_assert!(range.end <= span(LEVELS), "a range of addresses");
+        self.walk_below(self.root, ROOT_LEVEL, range, visit)
+    }
+
+    fn walk_below<E>(
+        self,
+        node: FrameId,
+        level: u32,
+        range: &Range<u64>,
+        visit: &mut impl FnMut(&AtomicU64, FrameId, u32, Range<u64>) -> Result<Option<FrameId>, E>,
+    ) -> Result<(), E> {
+        let mut from = range.start;
+        while from < range.end {
+            let part = from..range.end.min((from | (span(level) - 1)) + 1);
+            from = part.end;
+            let word = &self.words(node)[slot_index(part.start, level)];
+            if let Some(child) = self.child(word)
+                && let Some(next) = visit(word, child, level - 1, part.clone())?
+                && level > 1
+            {
+                self.walk_below(next, level - 1, &part, visit)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Walks to the leaf of `at`. The caller is inside the gate.
     pub(crate) fn find(self, at: u64) -> Option<Leaf> {
         let mut node = self.root;
@@ -184,7 +220,7 @@ impl<'pool> Nodes<'pool> {
             exclusive &= !self.is_held_twice(node);
         }
         // The root is checked last: a walk that has reached a new node finds the root counted twice
-        // until all accessors have been told (`Walk::replaces`).
+        // until all accessors have been told (`Nodes::replaces`).
         exclusive &= !self.is_held_twice(self.root);
         Some(Leaf {
             frame: node,
@@ -366,27 +402,6 @@ impl Detached {
     pub(crate) fn nodes(&self) -> usize {
         self.nodes.len()
     }
-}
-
-/// Splits `start..end` by the words of the node at `base`. Yields the number of the word and the
-/// two ends of each part.
-pub(crate) fn pieces(
-    level: u32,
-    base: u64,
-    start: u64,
-    end: u64,
-) -> impl Iterator<Item = (usize, u64, u64)> {
-    let first = (start.max(base) - base) / span(level);
-    (first..SLOTS as u64).map_while(move |index| {
-        let from = base + index * span(level);
-        (from < end).then(|| {
-            (
-                index as usize,
-                from.max(start),
-                (from + span(level)).min(end),
-            )
-        })
-    })
 }
 
 /// Counts the nodes that this thread has looked into.

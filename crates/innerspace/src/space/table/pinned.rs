@@ -14,7 +14,7 @@ use crate::reclaim::{Pool, PoolFrame};
 use crate::space::core::address::{ROOT_LEVEL, slot_index, span};
 use crate::stats::Event;
 use crate::sync::Arc;
-use crate::sync::raw::Ordering;
+use crate::sync::raw::{AtomicU64, Ordering};
 use crate::sys::copy;
 use crate::{FrameId, PAGE_SIZE};
 
@@ -155,28 +155,29 @@ impl Nodes<'_> {
     ) -> Result<(), TooManyForks> {
         let section = self.pool.domain.reader();
         let mut replaced = Detached::default();
-        let mut copy_path = |at: &u64| {
-            let mut node = root;
-            for level in (1..=ROOT_LEVEL).rev() {
-                let word = &self.words(node)[slot_index(*at, level)];
-                let child = self.child(word).expect("the parent has a leaf there");
-                node = child;
-                if self.is_shared(child) {
-                    let frame = nodes.pop().expect("as many as were counted");
-                    node = match level {
-                        1 => {
-                            self.pool.counters.count(Event::TableUnshare);
-                            self.copy_flat(child, frame, pages)?
-                        }
-                        _ => self.copy(child, level - 1, frame),
-                    };
-                    word.store(child_word(node), Ordering::Release);
-                    replaced.nodes.push((child, level - 1));
-                }
+        let mut reached = 0;
+        let mut own = |word: &AtomicU64, node, level, _| {
+            reached += usize::from(level == 0);
+            if !self.is_shared(node) {
+                return Ok(Some(node));
             }
-            Ok(())
+            let frame = nodes.pop().expect("as many as were counted");
+            let copy = match level {
+                0 => {
+                    self.pool.counters.count(Event::TableUnshare);
+                    self.copy_flat(node, frame, pages)?
+                }
+                _ => self.copy(node, level, frame),
+            };
+            word.store(child_word(copy), Ordering::Release);
+            replaced.nodes.push((node, level));
+            Ok(Some(copy))
         };
-        let copied = leaves.iter().try_for_each(&mut copy_path);
+        let fork = Nodes { root, ..self };
+        let mut paths = leaves.iter().map(|at| *at..at + 1);
+        let copied = paths.try_for_each(|path| fork.walk(&path, &mut own));
+        let is_whole = copied.is_err() || reached == leaves.len();
+        assert!(is_whole, "the parent has each of the leaves");
         drop(section);
         self.release(replaced);
         copied

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::nodes::{Nodes, pieces};
+use super::nodes::Nodes;
 use super::pte::{self, Holds, Pte, VALID_R, VALID_W};
-use crate::space::core::address::{ROOT_LEVEL, slot_index, span};
+use crate::space::core::address::slot_index;
 use crate::sync::raw::AtomicU64;
 use crate::{FrameId, PAGE_SIZE, PageCount};
 
@@ -59,29 +59,15 @@ impl<'pool> Nodes<'pool> {
         range: &Range<u64>,
         each: &mut impl FnMut(FrameId, Range<u64>) -> bool,
     ) -> bool {
-        self.all_leaves_below(self.root, ROOT_LEVEL, 0, range, each)
-    }
-
-    fn all_leaves_below(
-        self,
-        node: FrameId,
-        level: u32,
-        base: u64,
-        range: &Range<u64>,
-        each: &mut impl FnMut(FrameId, Range<u64>) -> bool,
-    ) -> bool {
-        pieces(level, base, range.start, range.end).all(|(index, from, to)| {
-            let below = base + index as u64 * span(level);
-            match self.child(&self.words(node)[index]) {
-                None => true,
-                Some(leaf) if level == 1 => each(leaf, from..to),
-                Some(child) => self.all_leaves_below(child, level - 1, below, &(from..to), each),
-            }
-        })
+        let mut visit = |_: &AtomicU64, child, level, part| match level {
+            0 if !each(child, part) => Err(()),
+            _ => Ok(Some(child)),
+        };
+        self.walk(range, &mut visit).is_ok()
     }
 
     /// Returns the slots of a part of a leaf, with their addresses.
-    fn slots(
+    pub(super) fn slots(
         self,
         leaf: FrameId,
         part: Range<u64>,
