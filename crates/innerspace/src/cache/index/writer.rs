@@ -82,28 +82,6 @@ impl<'a, T> IndexWriter<'a, T> {
         }
     }
 
-    /// Puts `frame` at `block` if the slot is empty and its node exists. Otherwise returns false,
-    /// with nothing changed.
-    #[inline]
-    pub(crate) fn insert_without_nodes(
-        &mut self,
-        nodes: &impl Nodes,
-        block: u64,
-        frame: FrameId,
-    ) -> bool {
-        let Some(node) = self.bottom(nodes, block) else {
-            return false;
-        };
-        let slot = &nodes.words(node)[position(block, 1)];
-        if slot.load(Ordering::Relaxed) != Word::Empty.encode() {
-            return false;
-        }
-        self.put(nodes, slot, block, frame);
-        nodes.set_live(node, nodes.live(node) + 1);
-        self.guarded.counts.blocks += 1;
-        true
-    }
-
     /// Fills the slot of `block`.
     #[inline(always)]
     fn put(&self, nodes: &impl Nodes, slot: &AtomicU64, block: u64, frame: FrameId) {

@@ -122,8 +122,9 @@ pub(crate) fn write_new_block(
         return Ok(made.is_some());
     }
     let insert = |frame| {
-        let holds = || core.holds(basis);
-        let (made, result) = insert_complete(core, block, &[frame], end, AllocMode::Wait, holds);
+        let holds = |_: &DirtyIndex| core.holds(basis);
+        let (made, result) =
+            insert_complete(core, block, &[frame], end, Some(AllocMode::Wait), holds);
         result.map(|()| made > 0)
     };
     write_new(core, block, fill, insert)
@@ -178,39 +179,14 @@ pub(crate) fn append_page(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<
     }
     let block = offset >> core.block_shift();
     let fill = |frame: &mut [u8]| frame.copy_from_slice(&bytes[..PAGE_SIZE]);
-    let insert = |frame| Ok(insert_appended(core, block, frame));
-    write_new(core, block, fill, insert)
-}
-
-/// Puts a complete page in its place, if that is one step under the mutex of the index. If not,
-/// frees the page. A page that is written by itself at the end of a file is much of a log's work,
-/// and `insert_complete` takes an eighth more instructions for all of it.
-#[inline(always)]
-fn insert_appended(core: &FileCore, block: u64, frame: FrameId) -> bool {
-    // From here on reclaim may find the page, but sees that the index does not (yet) have it.
-    core.pool.lru_add(frame);
-    let blocks = block..block + 1;
-    let mut writer = core.blocks.index.write();
-    // Under the mutex, these conditions stay true until the page is in.
-    let is_steady = !writer.guarded().is_cutting()
-        && !core.is_closed()
-        && core.inside_block(core.size()) == 0
-        && core.mappers.is_empty();
-    let made = is_steady && writer.insert_without_nodes(core.frames(), block, frame);
-    if made {
-        let end = blocks.end << core.block_shift();
-        note_new(core, writer.guarded(), blocks.clone(), end);
-    }
-    drop(writer);
-    match made {
-        // There was no mapping under the mutex, and the faults of a later one see the page.
-        true => {
-            core.cut_known_hole(&blocks);
-            core.ready.filled(blocks);
-        }
-        false => take_back(core, frame),
-    }
-    made
+    write_new(core, block, fill, |frame| {
+        let end = (block + 1) << core.block_shift();
+        let may = |dirty: &DirtyIndex| {
+            !dirty.is_cutting() && core.inside_block(core.size()) == 0 && core.mappers.is_empty()
+        };
+        let (made, result) = insert_complete(core, block, &[frame], end, None, may);
+        result.map(|()| made > 0)
+    })
 }
 
 /// Frees a complete block that is not in the index.
@@ -265,7 +241,7 @@ pub(crate) fn write_new_run(
     }
     let end = (first + ids.len() as u64) << core.block_shift();
     // After an error, the next page is written alone, which waits, reclaims or fails alone.
-    let (made, _) = insert_complete(core, first, &ids, end, AllocMode::Wait, || true);
+    let (made, _) = insert_complete(core, first, &ids, end, Some(AllocMode::Wait), |_| true);
     Ok(made << core.block_shift())
 }
 
@@ -301,15 +277,16 @@ pub(crate) fn note_new(core: &FileCore, dirty: &mut DirtyIndex, blocks: Range<u6
 /// bytes if the last one is shorter, in one step as far as writeback can see. In that step, under
 /// the mutex of the index, `may` says whether they may go in. Returns how many did. The rest are
 /// freed: another thread has made one of them, `may` refused, or no node could be allocated, in
-/// which case this also returns the error. With [`AllocMode::NoWait`], `may` refuses if there is a
+/// which case this also returns the error. Without a `mode`, no node is allocated, and a missing
+/// one is no error. With [`AllocMode::NoWait`], or without a mode, `may` refuses if there is a
 /// mapping.
 pub(crate) fn insert_complete(
     core: &FileCore,
     first: u64,
     frames: &[FrameId],
     end: u64,
-    mode: AllocMode,
-    may: impl Fn() -> bool,
+    mode: Option<AllocMode>,
+    may: impl Fn(&DirtyIndex) -> bool,
 ) -> (usize, Result<(), FileError>) {
     // From here on reclaim may find the blocks, but sees that they are not (yet) in the index.
     core.pool.lru_add_run(frames);
@@ -319,7 +296,7 @@ pub(crate) fn insert_complete(
     let result = loop {
         let mut writer = core.blocks.index.write();
         // Under the mutex, these conditions stay true until the blocks are in.
-        if core.is_closed() || !may() {
+        if core.is_closed() || !may(writer.guarded()) {
             break Ok(());
         }
         let (next, left) = (first + done as u64, &frames[done..]);
@@ -331,7 +308,7 @@ pub(crate) fn insert_complete(
             note_new(core, writer.guarded(), blocks, end);
         }
         drop(writer);
-        let Some(count) = inserted.need_nodes else {
+        let (Some(count), Some(mode)) = (inserted.need_nodes, mode) else {
             break Ok(());
         };
         // Memory is reclaimed for the nodes, and a store that is called for that may panic.
@@ -351,7 +328,7 @@ pub(crate) fn insert_complete(
         match mode {
             // The caller has seen no mapping under the mutex of the index, and the faults of a
             // later one see the blocks.
-            AllocMode::NoWait => core.cut_known_hole(&blocks),
+            None | Some(AllocMode::NoWait) => core.cut_known_hole(&blocks),
             // This is for a mapping that was made meanwhile; if the hole is not mapped, it costs
             // nothing.
             _ => core.end_hole_moved(blocks.clone()),
