@@ -460,8 +460,9 @@ impl FileCore {
     /// of files with such blocks. It enters and leaves that list under the mutex of the index.
     pub(crate) fn has_unwritten_blocks(&self) -> bool {
         let mut dirty = self.dirty();
-        let has_unwritten = dirty.has_unwritten();
-        if !has_unwritten && dirty.set_listed(false) {
+        let counts = dirty.counts();
+        let has_unwritten = counts.dirty + counts.behind > 0;
+        if !has_unwritten && std::mem::take(&mut dirty.listed) {
             self.cache.list_unwritten(self, false);
         }
         has_unwritten

@@ -61,8 +61,9 @@ pub(crate) struct DirtyIndex {
     oldest: u64,
     /// The first block of a cut: no write of it, or of a block after it, begins.
     cut: Option<u64>,
-    /// The result of [`DirtyIndex::recount_behind`].
-    behind: u64,
+    /// The counts that the file's groups have. See
+    /// [`publish`](crate::cache::dirty::marks::publish).
+    pub(crate) published: Counts,
     /// The number of cuts that are over.
     cuts: u64,
     /// Whether a cut has locked the file, so that pages enter only through the cut itself.
@@ -70,9 +71,18 @@ pub(crate) struct DirtyIndex {
     /// Whether the file is being closed, so that only the closing thread writes the rest.
     closing: bool,
     /// Whether the cache lists the file among those with unwritten blocks.
-    listed: bool,
+    pub(crate) listed: bool,
     /// Whether the pool lists the file among the owners to flush.
-    flushable: bool,
+    pub(crate) flushable: bool,
+}
+
+/// Numbers of blocks of one file.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) dirty: u64,
+    /// The blocks that must stay in memory although they need not be dirty: their write is under
+    /// way, or no sync has covered it. Blocks that are also dirty are counted.
+    pub(crate) behind: u64,
 }
 
 impl DirtyIndex {
@@ -175,35 +185,13 @@ impl DirtyIndex {
         !self.doubted.is_empty() || !self.dirty.is_empty() && self.oldest <= tick
     }
 
-    /// Recounts the blocks that must stay in memory although they need not be dirty: their write is
-    /// under way, or no sync has covered it. Blocks that are also dirty are counted. Returns the
-    /// new count and the previous one.
-    pub(crate) fn recount_behind(&mut self) -> (u64, u64) {
-        let now = self.writing.len() + self.accepted.len() + self.doubted.len();
-        let before = std::mem::replace(&mut self.behind, now as u64);
-        (now as u64, before)
-    }
-
-    /// Whether a block is dirty, or counted by [`DirtyIndex::recount_behind`].
-    pub(crate) fn has_unwritten(&self) -> bool {
-        let clean = [&self.writing, &self.accepted].map(Runs::is_empty);
-        clean != [true; 2] || !self.dirty.is_empty() || !self.doubted.is_empty()
-    }
-
-    /// Notes whether the cache lists the file. Returns whether this is a change.
-    pub(crate) fn set_listed(&mut self, listed: bool) -> bool {
-        std::mem::replace(&mut self.listed, listed) != listed
-    }
-
-    /// Whether a block is dirty, or has to become dirty again.
-    pub(crate) fn has_flushable(&self) -> bool {
-        !self.dirty.is_empty() || !self.doubted.is_empty()
-    }
-
-    /// Notes whether the pool lists the file among the owners to flush. Returns whether this is a
-    /// change.
-    pub(crate) fn set_flushable(&mut self, flushable: bool) -> bool {
-        std::mem::replace(&mut self.flushable, flushable) != flushable
+    /// Counts the blocks as they are now.
+    #[inline]
+    pub(crate) fn counts(&self) -> Counts {
+        Counts {
+            dirty: self.dirty.len() as u64,
+            behind: (self.writing.len() + self.accepted.len() + self.doubted.len()) as u64,
+        }
     }
 
     /// Returns the number of blocks whose write is under way.

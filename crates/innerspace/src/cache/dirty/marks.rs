@@ -48,11 +48,9 @@ pub(crate) fn mark_dirty_as(
     block: u64,
     frame: FrameId,
 ) {
-    let flags = &core.frames().meta(frame).flags;
-    if !flags.test_and_set(FlagSet::DIRTY).contains(FlagSet::DIRTY) {
-        count_dirty(core, dirty, 1);
-    }
+    core.frames().meta(frame).flags.set(FlagSet::DIRTY);
     dirty.insert(block, entry);
+    publish(core, dirty);
 }
 
 /// Removes a block from the dirty index, whether dirty or not yet synced: it is being removed
@@ -63,50 +61,41 @@ pub(crate) fn forget_dirty(core: &FileCore, block: u64, frame: FrameId) {
         return;
     }
     let mut dirty = core.dirty();
-    if flags
-        .test_and_clear(FlagSet::DIRTY)
-        .contains(FlagSet::DIRTY)
-    {
-        count_clean(core, 1);
-    }
+    flags.clear(FlagSet::DIRTY);
     dirty.remove(block);
-    count_behind(core, &mut dirty);
+    publish(core, &mut dirty);
 }
 
-/// Adds to the count of dirty blocks. Called under the mutex of the index, as DIRTY is always
-/// changed under it.
+/// Tells the groups that pay for the file what has changed in its dirty index, and enters the file
+/// into the lists of files with unwritten blocks and of owners to flush. Every change is published
+/// before the mutex of the index is released, and DIRTY is changed under that mutex too.
+///
+/// A file without such blocks is taken from a list under the same mutex, but only when the list is
+/// next used: a file that is written and synced in turn stays.
 #[inline]
-pub(crate) fn count_dirty(core: &FileCore, dirty: &mut DirtyIndex, blocks: usize) {
-    if dirty.set_listed(true) {
+pub(crate) fn publish(core: &FileCore, index: &mut DirtyIndex) {
+    let now = index.counts();
+    let before = std::mem::replace(&mut index.published, now);
+    let (groups, order) = (&core.id.groups, core.id.order);
+    let counters = &core.pool.counters;
+    // A thread that sees a count finds the file in the list.
+    if now.dirty + now.behind > 0 && !std::mem::replace(&mut index.listed, true) {
         core.cache.list_unwritten(core, true);
     }
-    list_flushable(core, dirty);
-    let pages = (blocks as u64) << core.id.order;
-    core.cache.dirty.add(&core.id.groups, pages);
-    core.pool.counters.add(Event::PgDirtied, pages);
-}
-
-/// Lists the file among the owners to flush, before a block becomes dirty or doubted under the
-/// mutex of the index. It is unlisted under the same mutex.
-#[inline]
-pub(crate) fn list_flushable(core: &FileCore, dirty: &mut DirtyIndex) {
-    if dirty.set_flushable(true) {
+    if index.has_since(u64::MAX) && !std::mem::replace(&mut index.flushable, true) {
         core.pool.owners.set_flushable(core.id.owner, true);
     }
-}
-
-/// Subtracts from the count of dirty blocks, under the same mutex.
-pub(crate) fn count_clean(core: &FileCore, blocks: usize) {
-    let pages = (blocks as u64) << core.id.order;
-    core.cache.dirty.add(&core.id.groups, pages.wrapping_neg());
-    core.pool.counters.add(Event::PgCleaned, pages);
-}
-
-/// Updates the count of blocks that are not dirty but must stay in memory.
-pub(crate) fn count_behind(core: &FileCore, dirty: &mut DirtyIndex) {
-    let (now, before) = dirty.recount_behind();
-    if now != before {
-        let more = now.wrapping_sub(before) << core.id.order;
-        core.cache.behind.add(&core.id.groups, more);
+    if now.dirty > before.dirty {
+        let pages = (now.dirty - before.dirty) << order;
+        core.cache.dirty.add(groups, pages);
+        counters.add(Event::PgDirtied, pages);
+    } else if now.dirty < before.dirty {
+        let pages = (before.dirty - now.dirty) << order;
+        core.cache.dirty.add(groups, pages.wrapping_neg());
+        counters.add(Event::PgCleaned, pages);
+    }
+    if now.behind != before.behind {
+        let more = now.behind.wrapping_sub(before.behind) << order;
+        core.cache.behind.add(groups, more);
     }
 }

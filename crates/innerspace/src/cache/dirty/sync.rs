@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::cache::core::FileCore;
 use crate::cache::dirty::index::Dirty;
-use crate::cache::dirty::marks::{count_behind, dirty_entry, list_flushable, mark_dirty_as};
+use crate::cache::dirty::marks::{dirty_entry, mark_dirty_as, publish};
 use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::lookup::block::Locked;
 use crate::cache::lookup::get::Get;
@@ -49,7 +49,7 @@ fn sync_store_as(core: &FileCore, what: SyncWhat, mode: Wait) -> Result<(), File
         Ok(()) => {
             let mut dirty = core.dirty();
             dirty.synced(through);
-            count_behind(core, &mut dirty);
+            publish(core, &mut dirty);
             drop(dirty);
             core.blocks.extents.lock().punched.synced(punched);
             running.good = Some((what, changes));
@@ -60,9 +60,8 @@ fn sync_store_as(core: &FileCore, what: SyncWhat, mode: Wait) -> Result<(), File
                 // Blocks accepted since the sync began are put in doubt as well: the store may
                 // have dropped any of them.
                 let mut dirty = core.dirty();
-                list_flushable(core, &mut dirty);
                 dirty.doubt_accepted();
-                count_behind(core, &mut dirty);
+                publish(core, &mut dirty);
                 drop(dirty);
                 core.blocks.extents.lock().punched.sync_failed();
             }
@@ -101,7 +100,6 @@ pub(crate) fn take_doubted_back(core: &FileCore, mode: Wait) {
                     ..dirty_entry(core)
                 };
                 mark_dirty_as(core, &mut dirty, entry, block, locked.frame());
-                count_behind(core, &mut dirty);
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::cache::core::FileCore;
 use crate::cache::core::counters::count;
 use crate::cache::core::gate::ROOMS;
 use crate::cache::dirty::index::{Dirty, WriteReason, WriteRules};
-use crate::cache::dirty::marks::{count_behind, count_clean, count_dirty, list_flushable, rules};
+use crate::cache::dirty::marks::{publish, rules};
 use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::lookup::block::{BlockRef, Locked};
 use crate::cache::lookup::get::Get;
@@ -249,11 +249,10 @@ fn begin_writes<'f>(
                 core.frames().lock_of(one.frame()).set_writeback();
                 *noted = Some(entry);
             }
-            count_clean(core, begun.len());
             rest = behind;
         }
     }
-    count_behind(core, &mut dirty);
+    publish(core, &mut dirty);
     drop(dirty);
     let begun = ready.into_iter().filter_map(|(one, pinned, len, entry)| {
         Some(InFlight {
@@ -340,27 +339,20 @@ fn end_writes(core: &FileCore, blocks: Vec<InFlight<'_>>) {
                 dirty.accept(numbers.clone());
             }
             if !core.blocks.extents.lock().punched.written(numbers.clone()) {
-                list_flushable(core, &mut dirty);
                 dirty.doubt(numbers);
             }
             continue;
         }
         core.blocks.extents.lock().punched.written_in_part(numbers);
         for (one, entry, _) in run {
-            let before = one
-                .meta()
-                .flags
-                .test_and_set(FlagSet::DIRTY | FlagSet::ERROR);
-            if !before.contains(FlagSet::DIRTY) {
-                count_dirty(core, &mut dirty, 1);
-            }
+            one.meta().flags.set(FlagSet::DIRTY | FlagSet::ERROR);
             dirty.insert_unwritten(one.block, *entry);
         }
     }
     // Until now, a writer may have taken the block for a hole. It no longer is one, and may
     // soon be evicted, so the epoch moves.
     core.blocks.hole_epoch.fetch_add(1, Ordering::SeqCst);
-    count_behind(core, &mut dirty);
+    publish(core, &mut dirty);
     drop(dirty);
     for (one, ..) in &blocks {
         core.frames().end_writeback(one.frame);

@@ -245,20 +245,16 @@ impl Owner for FileCore {
 
     fn flush(&self, request: &FlushRequest) -> CleanCount {
         let mut dirty = self.dirty();
-        if !dirty.has_flushable() {
-            if dirty.set_flushable(false) {
-                self.pool.owners.set_flushable(self.id.owner, false);
-            }
-            return CleanCount::default();
+        if !dirty.has_since(u64::MAX) && std::mem::take(&mut dirty.flushable) {
+            self.pool.owners.set_flushable(self.id.owner, false);
         }
+        let is_due = dirty.has_since(request.dirtied_by);
         drop(dirty);
-        if !self.may_call_unasked() {
+        if !is_due || !self.may_call_unasked() {
             return CleanCount::default();
         }
         if self.pool.background.is_served() {
-            if self.dirty().has_since(request.dirtied_by) {
-                flush_in_its_lane(self, *request);
-            }
+            flush_in_its_lane(self, *request);
             return CleanCount::default();
         }
         let end = flush_here(self, request);

@@ -31,7 +31,7 @@ use crate::cache::core::FileCore;
 use crate::cache::core::locks::InvalidateGuard;
 use crate::cache::dirty::index::DirtyIndex;
 use crate::cache::dirty::limits::dirty_room;
-use crate::cache::dirty::marks::{count_dirty, dirty_entry};
+use crate::cache::dirty::marks::{dirty_entry, publish};
 use crate::cache::errors::FileError;
 use crate::cache::index::spare_nodes::SpareNodes;
 use crate::cache::lookup::get::Basis;
@@ -265,8 +265,8 @@ pub(crate) fn publish_complete(core: &FileCore, owned: PoolFrame<'_>, block: u64
 #[inline(always)]
 pub(crate) fn note_new(core: &FileCore, dirty: &mut DirtyIndex, blocks: Range<u64>, end: u64) {
     core.grow_locked(end);
-    count_dirty(core, dirty, (blocks.end - blocks.start) as usize);
     dirty.insert_run(blocks, dirty_entry(core));
+    publish(core, dirty);
     // Release: a thread that sees a later step sees this one. All changes are made under this
     // mutex.
     let epoch = core.blocks.hole_epoch.load(Ordering::Relaxed);

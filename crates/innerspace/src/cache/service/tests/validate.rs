@@ -22,9 +22,17 @@ impl Cache {
         let files = self.files();
         for file in &files {
             validate(file);
+            let dirty = file.dirty();
+            let (counts, published) = (dirty.counts(), dirty.published);
             assert!(
-                !file.dirty().has_flushable() || self.pool.owners.is_flushable(file.id.owner),
+                !dirty.has_since(u64::MAX) || self.pool.owners.is_flushable(file.id.owner),
                 "{} is not asked to write",
+                file.id.name
+            );
+            drop(dirty);
+            assert_eq!(
+                published.behind, counts.behind,
+                "blocks of {} that are not synced",
                 file.id.name
             );
             let is_file = |other: &Arc<FileCore>| Arc::ptr_eq(other, file);
@@ -38,21 +46,14 @@ impl Cache {
                     "dirty pages of group {}",
                     group.0
                 );
-                let behind = |file: &Arc<FileCore>| {
-                    let (now, counted) = file.dirty().recount_behind();
-                    assert_eq!(
-                        counted, now,
-                        "blocks of {} that are not synced",
-                        file.id.name
-                    );
-                    now * file.block_pages()
-                };
+                let behind =
+                    |file: &Arc<FileCore>| file.dirty().counts().behind * file.block_pages();
                 let behind: u64 = files.iter().filter(pays).map(behind).sum();
                 let unwritten = self.unwritten_pages(*group).0;
                 assert_eq!(unwritten, dirty + behind, "pages of group {}", group.0);
                 assert_eq!(
                     self.unwritten_files(*group).iter().any(is_file),
-                    file.has_unwritten_blocks(),
+                    counts.dirty + counts.behind > 0,
                     "{} has blocks that are not synced",
                     file.id.name
                 );
