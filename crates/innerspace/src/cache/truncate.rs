@@ -87,8 +87,8 @@ fn resize_store(core: &FileCore, new: u64) -> Result<(), FileError> {
 /// under its lock. So a thread that locks one of them after that takes its length from the new
 /// size.
 fn cut_from(core: &FileCore, first: u64, _alone: &InvalidateGuard<'_>) -> OnDrop<impl FnMut()> {
-    core.dirty().begin_cut(first);
-    let cutting = OnDrop(|| core.dirty().end_cut());
+    core.dirty().set_cut(Some(first));
+    let cutting = OnDrop(|| core.dirty().set_cut(Some(u64::MAX)));
     wait_written(core, first..u64::MAX);
     failpoint!(Cutting);
     cutting

@@ -39,7 +39,7 @@ pub(crate) struct CuttingMark<'f>(&'f Index<DirtyIndex>);
 
 impl Drop for CuttingMark<'_> {
     fn drop(&mut self) {
-        self.0.lock().set_cutting(false);
+        self.0.lock().set_cut(None);
     }
 }
 
@@ -89,7 +89,7 @@ impl FileLocks {
     /// Excludes all fills and writes. `index` is the file's.
     pub(crate) fn alone<'f>(&'f self, index: &'f Index<DirtyIndex>) -> InvalidateGuard<'f> {
         let guard = self.invalidate.write();
-        index.lock().set_cutting(true);
+        index.lock().set_cut(Some(u64::MAX));
         InvalidateGuard::Alone {
             _cutting: CuttingMark(index),
             _guard: guard,

@@ -59,15 +59,15 @@ pub(crate) struct DirtyIndex {
     doubted: Runs<()>,
     /// The first tick since which a block may have been dirty.
     oldest: u64,
-    /// The first block of a cut: no write of it, or of a block after it, begins.
+    /// Set while a thread has locked the file exclusively, so that pages enter only through that
+    /// thread: the first block of its cut, or `u64::MAX` while it cuts nothing off. No write of
+    /// that block, or of a block after it, begins.
     cut: Option<u64>,
     /// The counts that the file's groups have. See
     /// [`publish`](crate::cache::dirty::marks::publish).
     pub(crate) published: Counts,
     /// The number of cuts that are over.
     cuts: u64,
-    /// Whether a cut has locked the file, so that pages enter only through the cut itself.
-    cutting: bool,
     /// Whether the file is being closed, so that only the closing thread writes the rest.
     closing: bool,
     /// Whether the cache lists the file among those with unwritten blocks.
@@ -222,29 +222,24 @@ impl DirtyIndex {
             .max(self.doubted.last())
     }
 
-    /// Sets whether the file is locked exclusively.
-    pub(crate) fn set_cutting(&mut self, cutting: bool) {
-        debug_assert_ne!(self.cutting, cutting, "one thread has the file alone");
-        self.cutting = cutting;
+    /// Begins or ends an exclusive lock of the file, or a cut under it: see [`DirtyIndex::cut`].
+    /// When a cut ends, the blocks are cut off, or stay.
+    pub(crate) fn set_cut(&mut self, cut: Option<u64>) {
+        debug_assert_ne!(self.cut, cut, "one thread has the file alone");
+        // There is one cut at a time.
+        debug_assert!(cut.is_none_or(|first| first == u64::MAX) || self.cut == Some(u64::MAX));
+        self.cuts += u64::from(self.is_cut_pending());
+        self.cut = cut;
     }
 
     /// Whether the file is locked exclusively.
     #[inline]
-    pub(crate) fn is_cutting(&self) -> bool {
-        self.cutting
+    pub(crate) fn is_locked_alone(&self) -> bool {
+        self.cut.is_some()
     }
 
-    /// Begins a cut: no write of a block from `first` on begins until [`DirtyIndex::end_cut`].
-    /// There is one cut at a time.
-    pub(crate) fn begin_cut(&mut self, first: u64) {
-        debug_assert_eq!(self.cut, None, "whoever cuts has the file alone");
-        self.cut = Some(first);
-    }
-
-    /// Ends the cut: the blocks are cut off, or stay.
-    pub(crate) fn end_cut(&mut self) {
-        self.cut = None;
-        self.cuts += 1;
+    fn is_cut_pending(&self) -> bool {
+        self.cut.is_some_and(|first| first != u64::MAX)
     }
 
     /// Returns the number of cuts that are over.
@@ -254,7 +249,7 @@ impl DirtyIndex {
 
     /// Whether a write may have been put off because of a cut since `cuts` cuts were over.
     pub(crate) fn was_put_off(&self, cuts: u64) -> bool {
-        self.cut.is_some() || self.cuts != cuts
+        self.is_cut_pending() || self.cuts != cuts
     }
 
     /// Marks the file as being closed: from here on only the closing thread may begin a write.

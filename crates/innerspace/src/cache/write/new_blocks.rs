@@ -10,10 +10,10 @@
 //! **Appends.** A page at or past the end of the file is almost never cached: it is made without a
 //! lookup, and if another thread made it first, the insertion finds it. `invalidate` is not held
 //! either: other threads see only one step under the mutex of the index, where an exclusive lock of
-//! the file is noted (`DirtyIndex::is_cutting`). So the page comes wholly before or wholly after a
-//! cut, and in the latter case makes the file longer again, as a later write would. If one step is
-//! not enough (a node is missing, a block is there, the last page is not whole, there is now a
-//! mapping), the page is freed, and its bytes take the path of other writes.
+//! the file is noted (`DirtyIndex::is_locked_alone`). So the page comes wholly before or wholly
+//! after a cut, and in the latter case makes the file longer again, as a later write would. If one
+//! step is not enough (a node is missing, a block is there, the last page is not whole, there is
+//! now a mapping), the page is freed, and its bytes take the path of other writes.
 //!
 //! **Runs.** A long write takes the resources for up to [`RUN`] whole pages together:
 //! charges, frames, places in the index, in the dirty index and on the list. If these cannot be had
@@ -182,7 +182,9 @@ pub(crate) fn append_page(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<
     write_new(core, block, fill, |frame| {
         let end = (block + 1) << core.block_shift();
         let may = |dirty: &DirtyIndex| {
-            !dirty.is_cutting() && core.inside_block(core.size()) == 0 && core.mappers.is_empty()
+            !dirty.is_locked_alone()
+                && core.inside_block(core.size()) == 0
+                && core.mappers.is_empty()
         };
         let (made, result) = insert_complete(core, block, &[frame], end, None, may);
         result.map(|()| made > 0)

@@ -192,10 +192,13 @@ fn a_write_may_have_been_put_off_for_a_cut_that_is_over() {
     let rules = rules(WriteOrder::Background, 0, WriteReason::Sync);
     let cuts = index.cuts();
     assert!(!index.was_put_off(cuts));
-    index.begin_cut(2);
+    index.set_cut(Some(u64::MAX));
+    assert!(!index.was_put_off(cuts), "nothing is cut off yet");
+    index.set_cut(Some(2));
     assert!(index.next_run(0..9, 8, &rules).is_empty());
     assert!(index.was_put_off(cuts));
-    index.end_cut();
+    index.set_cut(Some(u64::MAX));
+    assert!(index.is_locked_alone());
     assert!(index.was_put_off(cuts));
     assert!(!index.was_put_off(index.cuts()));
     assert_eq!(index.next_run(0..9, 8, &rules), 4..5);
