@@ -7,7 +7,7 @@ use std::ops::Range;
 use crate::cache::errors::FileError;
 use crate::cache::file::handle::PagedFile;
 use crate::cache::wait::Wait;
-use crate::cache::write::write_at::overwrite_at;
+use crate::cache::write::write_at::{End, write_at};
 use crate::units::KIB;
 
 mod sealed {
@@ -228,7 +228,7 @@ impl<T: Element> Array<T> {
         let bytes = &mut bytes[..size_of::<T>()];
         value.to_le(bytes);
         match wait {
-            Wait::Yes => overwrite_at(self.file.core(), bytes, offset),
+            Wait::Yes => write_at(self.file.core(), bytes, offset, End::Stays),
             Wait::No => self.try_overwrite(bytes, offset),
         }
     }
@@ -251,7 +251,7 @@ impl<T: Element> Array<T> {
             let (now, later) = rest.split_at(left / size);
             let bytes = &mut bytes[..left];
             put_all(now, bytes);
-            overwrite_at(self.file.core(), bytes, at)?;
+            write_at(self.file.core(), bytes, at, End::Stays)?;
             (at, rest) = (at + left as u64, later);
             if rest.is_empty() {
                 return Ok(());

@@ -32,7 +32,7 @@ use crate::cache::service::Cache;
 use crate::cache::truncate;
 use crate::cache::wait::Wait;
 use crate::cache::write::append::append;
-use crate::cache::write::write_at::write_at;
+use crate::cache::write::write_at::{End, write_at};
 use crate::group::Group;
 use crate::store::{FileAccess, Store, SyncWhat};
 use crate::sync::Arc;
@@ -426,7 +426,7 @@ impl PagedFile {
     /// [`FileError::Unwritten`], or the store's error if a partly written block had to be read
     /// first. Bytes before the failure may have been written.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
-        write_at(self.core(), bytes, offset)
+        write_at(self.core(), bytes, offset, End::Moves)
     }
 
     /// Writes all of `bytes` at the end of the file, and returns their offset. No other append or

@@ -22,7 +22,7 @@
 //!
 //! **Past the caches.** If the bytes of a write and their frames would fill a core's cache, they
 //! are copied by stores that neither read a cache line before they fill it nor evict others
-//! ([`Caches::Past`]). These stores are not ordered with others, so they are fenced once for each
+//! ([`PAST_CACHES`]). These stores are not ordered with others, so they are fenced once for each
 //! run, before the first of its frames is published.
 
 use std::ops::Range;
@@ -56,33 +56,16 @@ pub(crate) enum Source<'b> {
     Zeros(usize),
 }
 
-/// How the bytes of a write are copied into new pages.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Caches {
-    /// Through the processor's caches, for readers that come soon.
-    Through,
-    /// Past the processor's caches.
-    Past,
-}
-
-impl Caches {
-    /// The length from which source and destination together fill a core's second-level cache of
-    /// one or two MiB. (On a Zen 4 with 1 MiB, writing 16 or 128 MiB by calls of 512 KiB and 1 MiB
-    /// takes 185 to 217 ns a page in place of 385 to 493. With reading the bytes back, immediately
-    /// or at the end, it takes 487 to 561 in place of 591 to 854. Shorter writes that reuse the
-    /// same few frames, 2 MiB for example, are faster through the caches.)
-    const LONG: usize = match cfg!(any(shuttle, miri)) {
-        true => 2 * PAGE_SIZE, // so that the checkers get here
-        false => 512 << 10,
-    };
-
-    pub(super) fn of_write(bytes: &[u8]) -> Caches {
-        match bytes.len() < Caches::LONG {
-            true => Caches::Through,
-            false => Caches::Past,
-        }
-    }
-}
+/// The length from which the bytes of a write and their frames together fill a core's second-level
+/// cache of one or two MiB, so that the bytes are copied past the caches. (On a Zen 4 with 1 MiB,
+/// writing 16 or 128 MiB by calls of 512 KiB and 1 MiB takes 185 to 217 ns a page in place of 385
+/// to 493. With reading the bytes back, immediately or at the end, it takes 487 to 561 in place of
+/// 591 to 854. Shorter writes that reuse the same few frames, 2 MiB for example, are faster through
+/// the caches.)
+const PAST_CACHES: usize = match cfg!(any(shuttle, miri)) {
+    true => 2 * PAGE_SIZE, // so that the checkers get here
+    false => 512 << 10,
+};
 
 impl Source<'_> {
     pub(super) fn len(self) -> usize {
@@ -201,13 +184,14 @@ pub(crate) fn take_back(core: &FileCore, frame: FrameId) {
     }
 }
 
-/// Writes the first whole pages of `bytes`, as many as fit in a run, if they are not cached.
-/// Returns how many bytes it wrote: 0 if the first page has to be written alone.
+/// Writes the first whole pages of `bytes`, as many as fit in a run, if they are not cached. They
+/// are the rest of a write of `write_len` bytes. Returns how many bytes it wrote: 0 if the first
+/// page has to be written alone.
 pub(crate) fn write_new_run(
     core: &FileCore,
     offset: u64,
     bytes: &[u8],
-    caches: Caches,
+    write_len: usize,
     _steady: &InvalidateGuard<'_>,
 ) -> Result<usize, FileError> {
     let whole = bytes.len() as u64 >> core.block_shift();
@@ -228,7 +212,7 @@ pub(crate) fn write_new_run(
     }
     let (pages, _) = bytes.as_chunks::<PAGE_SIZE>();
     let owned = frames.iter_mut().map(|frame| &mut **frame);
-    let filled = caches == Caches::Past && OwnedFrame::stream_in(owned, pages);
+    let filled = write_len >= PAST_CACHES && OwnedFrame::stream_in(owned, pages);
     let mut ids = Vec::with_capacity(frames.len());
     let mut frames = frames.into_iter();
     while let Some(mut frame) = frames.next() {

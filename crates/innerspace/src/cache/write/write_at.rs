@@ -20,9 +20,7 @@ use crate::cache::read::fill::{Filled, Miss};
 use crate::cache::read::holes::Content;
 use crate::cache::wait::Wait;
 use crate::cache::write::in_place::{begin_writing, clear_tail_before};
-use crate::cache::write::new_blocks::{
-    Caches, Source, append_page, write_new_block, write_new_run,
-};
+use crate::cache::write::new_blocks::{Source, append_page, write_new_block, write_new_run};
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
@@ -40,26 +38,24 @@ pub(crate) fn check_range(core: &FileCore, offset: u64, len: u64) -> Result<(), 
     }
 }
 
-/// Writes all of `bytes` at `offset`.
-pub(crate) fn write_at(core: &FileCore, bytes: &[u8], offset: u64) -> Result<(), FileError> {
-    write_all(core, bytes, offset, &mut 0, End::Moves)?;
-    end_operation(core);
-    Ok(())
-}
-
-/// Writes all of `bytes` at `offset`, inside the file. The file does not get longer, even if it
-/// is cut meanwhile.
-pub(crate) fn overwrite_at(core: &FileCore, bytes: &[u8], offset: u64) -> Result<(), FileError> {
-    write_all(core, bytes, offset, &mut 0, End::Stays)?;
-    end_operation(core);
-    Ok(())
-}
-
 /// Whether a write past the end of the file makes it longer, or is an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
     Moves,
     Stays,
+}
+
+/// Writes all of `bytes` at `offset`. With [`End::Stays`] the file does not get longer, even if it
+/// is cut meanwhile.
+pub(crate) fn write_at(
+    core: &FileCore,
+    bytes: &[u8],
+    offset: u64,
+    file_end: End,
+) -> Result<(), FileError> {
+    write_all(core, bytes, offset, &mut 0, file_end)?;
+    end_operation(core);
+    Ok(())
 }
 
 /// Does the work that is due after an operation that fills, writes or cuts. No lock is held any
@@ -80,7 +76,6 @@ pub(crate) fn write_all(
 ) -> Result<(), FileError> {
     core.check_writable()?;
     check_range(core, offset, bytes.len() as u64)?;
-    let caches = Caches::of_write(bytes);
     while *done < bytes.len() {
         let (at, rest) = (offset + *done as u64, &bytes[*done..]);
         make_dirty_room(core, at, Wait::Yes)?;
@@ -95,7 +90,7 @@ pub(crate) fn write_all(
             if file_end == End::Stays && at + len > size {
                 return Err(core.past_end(at, len, size));
             }
-            let in_run = write_new_run(core, at, rest, caches, &steady)?;
+            let in_run = write_new_run(core, at, rest, bytes.len(), &steady)?;
             if in_run > 0 {
                 return Ok(in_run);
             }
