@@ -126,7 +126,7 @@ pub(crate) use alloc::{AllocMode, Freeing, HeapCharge, PoolFrame, Trial, note_fa
 pub(crate) use background::{LeftFlush, Step};
 pub use lists::EvictionPolicy;
 pub(crate) use lists::{Evictable, Refault};
-pub(crate) use owners::{CleanCount, EvictCount, FlushRequest, Io, Owner, OwnerId};
+pub(crate) use owners::{EvictCount, FlushRequest, Io, Owner, OwnerId};
 pub(crate) use pool::{Pool, PoolOptions, Retired};
 pub use sampling::MissCurve;
 pub(crate) use sampling::SAMPLER_BYTES;

@@ -12,7 +12,11 @@ pub(crate) struct WriteState {
     /// The failed writes, for handles to which they were not yet reported.
     pub(crate) errors: ErrorSequence,
     pub(crate) barrier: Barrier,
+    /// For every write that no sync asks for.
     pub(crate) backoff: WriteBackoff,
+    /// For the calls of reclaim, besides. Here a write also counts as failed if the files below
+    /// lack memory: they probably still do when reclaim calls again.
+    pub(crate) clean_backoff: WriteBackoff,
     pub(crate) syncs: Syncs,
     /// Notified when a write of a block ends. Used with the mutex of the index.
     pub(crate) write_ended: Condvar,

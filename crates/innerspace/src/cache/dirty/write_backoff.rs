@@ -11,7 +11,7 @@ use crate::sync::Mutex;
 /// skipped.
 const MOST_FAILURES: u32 = 10;
 
-/// The backoff of one file. An innermost lock, held briefly.
+/// The backoff of a file, or of reclaim from it. An innermost lock, held briefly.
 #[derive(Debug, Default)]
 pub(crate) struct WriteBackoff(Mutex<State>);
 

@@ -16,7 +16,7 @@ use crate::cache::lookup::block::{BlockRef, Locked};
 use crate::cache::map::mappers::Revoke;
 use crate::cache::wait::Wait;
 use crate::frame::{FlagSet, Uses};
-use crate::reclaim::{CleanCount, EvictCount, FlushRequest, Io, Owner, Retired};
+use crate::reclaim::{EvictCount, FlushRequest, Io, Owner, Retired};
 use crate::stats::Event;
 use crate::sync::domain::ANY_OWNER;
 use crate::sync::failpoint;
@@ -224,26 +224,28 @@ impl Owner for FileCore {
         errors.retain(|(failed, _)| *failed != frame);
     }
 
-    fn clean(&self, frames: &[FrameId], io: Io) -> CleanCount {
+    fn clean(&self, frames: &[FrameId], io: Io) -> PageCount {
         let own = |frame: &&FrameId| self.frames().meta(**frame).owner() == self.id.owner.0;
         let index = |frame: &FrameId| self.frames().meta(*frame).index();
         let mut blocks: Vec<u64> = frames.iter().filter(own).map(index).collect();
         blocks.sort_unstable();
         blocks.dedup();
-        let mut count = CleanCount::default();
-        if !self.may_call_for(io) {
-            return count;
+        let (backoff, now) = (&self.writes.clean_backoff, self.pool.background.now());
+        if !self.may_call_for(io) || !backoff.may_try(now) {
+            return PageCount(0);
         }
+        let (mut written, mut failed) = (0, 0);
         for run in blocks.chunk_by(|a, b| a + 1 == *b) {
             let range = run[0]..run[run.len() - 1] + 1;
             let end = write_range(self, range, WriteReason::Pressure, Wait::No, u64::MAX);
-            count.written.0 += end.written << self.id.order;
-            count.errors += end.failed as u32;
+            written += end.written;
+            failed += end.failed;
         }
-        count
+        backoff.note(written, failed, now);
+        PageCount(written << self.id.order)
     }
 
-    fn flush(&self, request: &FlushRequest) -> CleanCount {
+    fn flush(&self, request: &FlushRequest) -> PageCount {
         let mut dirty = self.dirty();
         if !dirty.has_since(u64::MAX) && std::mem::take(&mut dirty.flushable) {
             self.pool.owners.set_flushable(self.id.owner, false);
@@ -251,16 +253,14 @@ impl Owner for FileCore {
         let is_due = dirty.has_since(request.dirtied_by);
         drop(dirty);
         if !is_due || !self.may_call_unasked() {
-            return CleanCount::default();
+            return PageCount(0);
         }
         if self.pool.background.is_served() {
             flush_in_its_lane(self, *request);
-            return CleanCount::default();
+            return PageCount(0);
         }
-        let end = flush_here(self, request);
-        CleanCount {
-            written: PageCount(end.written << self.id.order),
-            errors: end.failed as u32,
-        }
+        let (end, now) = (flush_here(self, request), self.pool.background.now());
+        self.writes.clean_backoff.note(end.written, end.failed, now);
+        PageCount(end.written << self.id.order)
     }
 }

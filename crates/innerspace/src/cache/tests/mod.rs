@@ -37,7 +37,7 @@ use std::ops::Range;
 
 use super::core::FileCore;
 use super::{Cache, FileAccess, FileOptions, PagedFile};
-use crate::reclaim::{CleanCount, FlushRequest, Owner, Pool, PoolOptions};
+use crate::reclaim::{FlushRequest, Owner, Pool, PoolOptions};
 use crate::store::faulty::{Failure, Fault, OperationKind, Rule};
 use crate::store::{FaultyStore, MemoryStore, Store};
 use crate::sync::{Arc, thread};
@@ -108,7 +108,9 @@ fn hanging_flush(core: &Arc<FileCore>, store: &Faulty) -> thread::JoinHandle<()>
     store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
     let core = core.clone();
     // A store that has failed is called less and less often.
-    let flush = move || while core.flush(&EVERYTHING) == CleanCount::default() {};
+    let failures = core.writes.errors.count();
+    let has_failed = move |core: &FileCore| core.writes.errors.count() > failures;
+    let flush = move || while core.flush(&EVERYTHING) == PageCount(0) && !has_failed(&core) {};
     let flush = thread::spawn(flush);
     store.wait_hanging(1);
     flush

@@ -104,7 +104,6 @@ impl Pool {
         self.background.clock.fetch_add(1, Ordering::Relaxed);
         self.lru.drain_batches(&self.frames);
         self.groups.drain_stocks(GroupId::ROOT);
-        self.owners.try_all_again();
         self.tick_samples(std::time::Instant::now());
         for _ in 0..TICK_STEPS {
             if self.background_step() == Step::Idle {
@@ -218,10 +217,9 @@ impl Pool {
             background.last_owner.store(id.0, Ordering::Relaxed);
             let _working = self.progress.begin();
             let _scope = self.owner_scope();
-            let count = owner.flush(&request);
-            self.owners.note_clean(id, &count);
-            self.counters.add(Event::PgWriteback, count.written.0);
-            if count.written.0 > 0 {
+            let written = owner.flush(&request);
+            self.counters.add(Event::PgWriteback, written.0);
+            if written.0 > 0 {
                 return Step::More;
             }
         }

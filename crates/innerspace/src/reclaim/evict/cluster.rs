@@ -114,7 +114,7 @@ impl<'p> Cluster<'p> {
         let is_mapped = |id: &FrameId| meta(id).hold.load().mapped() > 0 && which(meta(id));
         let mut mapped: Vec<FrameId> = taken.iter().copied().filter(is_mapped).collect();
         used.clear();
-        by_owner(pool, &mut mapped, |_, owner, frames| {
+        by_owner(pool, &mut mapped, |owner, frames| {
             let follows =
                 |one: &FrameId, next: &FrameId| meta(one).index() + 1 == meta(next).index();
             for run in frames.chunk_by(follows) {
@@ -232,19 +232,15 @@ fn evict_chosen(
 ) {
     // A store may panic. Isolated frames are put back all the same.
     let mut panics = Panics::default();
-    by_owner(pool, &mut clean, |id, owner, frames| {
-        if !pool.owners.may_clean(id) {
-            return;
-        }
+    by_owner(pool, &mut clean, |owner, frames| {
         panics.catch(|| {
-            let count = owner.clean(frames, io);
-            pool.owners.note_clean(id, &count);
-            done.written.0 += count.written.0;
-            pool.counters.add(Event::PgWriteback, count.written.0);
+            let written = owner.clean(frames, io);
+            done.written.0 += written.0;
+            pool.counters.add(Event::PgWriteback, written.0);
         });
     });
     evict.append(&mut clean);
-    by_owner(pool, &mut evict, |_, owner, frames| {
+    by_owner(pool, &mut evict, |owner, frames| {
         panics.catch(|| {
             // Read before the eviction: frames that were evicted may be in other blocks after it.
             let pages = pages_of(pool.frames.meta(frames[0]));
@@ -262,20 +258,15 @@ fn evict_chosen(
 }
 
 /// Calls `each` once for each owner with its frames, in the order of their index in the owner.
-fn by_owner(
-    pool: &Pool,
-    frames: &mut [FrameId],
-    mut each: impl FnMut(OwnerId, &dyn Owner, &[FrameId]),
-) {
+fn by_owner(pool: &Pool, frames: &mut [FrameId], mut each: impl FnMut(&dyn Owner, &[FrameId])) {
     let key = |id: &FrameId| {
         let meta = pool.frames.meta(*id);
         (meta.owner(), meta.index())
     };
     frames.sort_by_cached_key(key);
     for of_one in frames.chunk_by(|a, b| key(a).0 == key(b).0) {
-        let id = OwnerId(key(&of_one[0]).0);
-        if let Some(owner) = pool.owners.get(id) {
-            each(id, &*owner, of_one);
+        if let Some(owner) = pool.owners.get(OwnerId(key(&of_one[0]).0)) {
+            each(&*owner, of_one);
         }
     }
 }

@@ -10,7 +10,7 @@
 //! Pages that a group's `low` protects are passed over. If nothing else could be freed, the passes
 //! are made once more with `min` alone. The first passes also pass over dirty blocks, and request
 //! that the flusher write them: a clean block costs nothing to evict. An owner whose store failed
-//! to write is called less and less often, until the next tick.
+//! to write skips more and more of the calls, until the next tick.
 
 use super::cluster::{Cluster, Effort, Shrunk};
 use crate::frame::{End, FlagSet};

@@ -5,5 +5,5 @@
 mod owner;
 mod table;
 
-pub(crate) use owner::{CleanCount, EvictCount, FlushRequest, Io, Owner, OwnerId};
+pub(crate) use owner::{EvictCount, FlushRequest, Io, Owner, OwnerId};
 pub(super) use table::Owners;

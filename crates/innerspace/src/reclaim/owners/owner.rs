@@ -42,15 +42,6 @@ pub(crate) struct EvictCount {
     pub(crate) unsynced: bool,
 }
 
-/// The result of [`Owner::clean`] or [`Owner::flush`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct CleanCount {
-    /// Pages written.
-    pub(crate) written: PageCount,
-    /// Writes that failed; their pages stay dirty.
-    pub(crate) errors: u32,
-}
-
 /// A request of the background step that an owner write blocks, oldest first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FlushRequest {
@@ -96,13 +87,15 @@ pub(crate) trait Owner: Send + Sync {
     /// innermost locks only.
     fn failed_block_freed(&self, _frame: FrameId) {}
 
-    /// Writes dirty blocks back, where `io` includes the owner. The blocks stay cached.
-    fn clean(&self, frames: &[FrameId], io: Io) -> CleanCount;
+    /// Writes dirty blocks back, where `io` includes the owner. The blocks stay cached. Returns how
+    /// many pages were written. An owner whose store fails skips calls of its own accord.
+    fn clean(&self, frames: &[FrameId], io: Io) -> PageCount;
 
     /// Writes back blocks that the background step requests, oldest first, or leaves them to a
-    /// thread of the memory. Called for owners that have called `Owners::set_flushable`, which they
-    /// undo here when they have no dirty blocks. Others need not implement this.
-    fn flush(&self, _request: &FlushRequest) -> CleanCount {
-        CleanCount::default()
+    /// thread of the memory. Returns how many pages were written here. Called for owners that have
+    /// called `Owners::set_flushable`, which they undo here when they have no dirty blocks. Others
+    /// need not implement this.
+    fn flush(&self, _request: &FlushRequest) -> PageCount {
+        PageCount(0)
     }
 }

@@ -222,33 +222,6 @@ fn nothing_is_evicted_for_what_is_in_stock() {
 }
 
 #[test]
-fn a_store_that_fails_is_asked_ever_more_rarely_until_the_next_tick() {
-    let pool = pool_of(1000, 0);
-    let tenant = group(&pool, GroupId::ROOT, "tenant", Some(100));
-    let file = MockFile::new(&pool, tenant, 0);
-    (0..100 * MIB).for_each(|index| {
-        file.bring(index, FlagSet::DIRTY, AllocMode::Wait).unwrap();
-    });
-    const MANY: u64 = 1 << 40;
-    file.failures.store(MANY, Ordering::Relaxed);
-    let tried = || MANY - file.failures.load(Ordering::Relaxed);
-    for _ in 0..100 {
-        let error = pool.alloc(tenant, 0, AllocMode::Wait).unwrap_err();
-        assert_eq!(error.details().holders.dirty.0, 100 * MIB);
-    }
-    let in_vain = tried();
-    assert!(in_vain <= 20 * 32, "{in_vain} pages were tried");
-    pool.alloc(tenant, 0, AllocMode::Wait).unwrap_err();
-    assert!(tried() - in_vain <= 32);
-    // The store works again, and is called again after a tick at the latest.
-    file.failures.store(0, Ordering::Relaxed);
-    pool.tick();
-    pool.alloc(tenant, 0, AllocMode::Wait).map(drop).unwrap();
-    file.truncate_all();
-    pool.validate();
-}
-
-#[test]
 fn clean_pages_go_before_dirty_ones_and_the_flusher_is_asked() {
     let pool = pool_of(1000, 0);
     let tenant = group(&pool, GroupId::ROOT, "tenant", Some(100));

@@ -235,8 +235,8 @@ impl Owner for MockFile {
         count
     }
 
-    fn clean(&self, frames: &[FrameId], _: Io) -> CleanCount {
-        let mut count = CleanCount::default();
+    fn clean(&self, frames: &[FrameId], _: Io) -> PageCount {
+        let mut written = PageCount(0);
         let blocks = self.blocks.lock();
         for id in frames {
             if self.own_index(&blocks, *id).is_none() {
@@ -244,24 +244,23 @@ impl Owner for MockFile {
             }
             if self.failures.load(Ordering::Relaxed) > 0 {
                 self.failures.fetch_sub(1, Ordering::Relaxed);
-                count.errors += 1;
             } else if self
                 .meta(*id)
                 .flags
                 .test_and_clear(FlagSet::DIRTY)
                 .contains(FlagSet::DIRTY)
             {
-                count.written.0 += 1 << self.order;
+                written.0 += 1 << self.order;
             }
         }
-        self.written.fetch_add(count.written.0, Ordering::Relaxed);
+        self.written.fetch_add(written.0, Ordering::Relaxed);
         self.pool
             .counters
-            .add(crate::stats::Event::PgCleaned, count.written.0);
-        count
+            .add(crate::stats::Event::PgCleaned, written.0);
+        written
     }
 
-    fn flush(&self, request: &FlushRequest) -> CleanCount {
+    fn flush(&self, request: &FlushRequest) -> PageCount {
         let dirty: Vec<FrameId> = {
             let blocks = self.blocks.lock();
             let mut dirty: Vec<FrameId> = blocks.frames.values().copied().collect();
