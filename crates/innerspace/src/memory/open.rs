@@ -259,7 +259,7 @@ impl FileOpener {
                 Found::Nothing(files) => files,
             };
             if files.is_opening(identity, &mark) {
-                let file = PagedFile::over(&inner.cache, asked, &self.options);
+                let file = PagedFile::over(&inner.cache, asked);
                 let open = OpenFile::cached(&file);
                 inner.files.note_open(&mut files, identity, open, heap);
                 drop(files);

@@ -30,12 +30,11 @@ use crate::cache::core::counters::FileCounters;
 use crate::cache::core::locks::FileLocks;
 use crate::cache::core::ready_list::ReadyList;
 use crate::cache::core::store_handle::{FileStore, StoreHandle};
-use crate::cache::core::store_probe::{MAX_SIZE, StoreProbe};
+use crate::cache::core::store_probe::{FileIdentity, MAX_SIZE, StoreProbe};
 use crate::cache::core::store_version::StoreVersion;
-use crate::cache::dirty::index::{DirtyIndex, WriteOrder};
+use crate::cache::dirty::index::DirtyIndex;
 use crate::cache::dirty::state::WriteState;
 use crate::cache::errors::{FileError, StoreAction};
-use crate::cache::file::options::FileOptions;
 use crate::cache::index::{Guarded, Index, Nodes};
 use crate::cache::map::mappers::{MapperId, MapperList, Mappers, Revoke};
 use crate::cache::read::holes::{Extents, VisibleHoles};
@@ -43,9 +42,9 @@ use crate::cache::read::read_ahead::Stream;
 use crate::cache::service::Cache;
 use crate::exec::{InFlight, Job, Lane};
 use crate::frame::{Dropped, FrameOffset, Frames, TAGGED_BYTES, Tag, Tags};
-use crate::group::{Group, GroupId, LimitError};
+use crate::group::LimitError;
 use crate::reclaim::{AllocMode, Owner, OwnerId, Pool, PoolFrame};
-use crate::store::{Accepted, FileAccess, Identity, StoreError};
+use crate::store::{FileAccess, StoreError};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, OnceLock, Rank, Weak};
 use crate::units::{FrameId, PAGE_SHIFT, PageCount, zeros};
@@ -75,36 +74,6 @@ pub(crate) struct FileCore {
     /// Values that are dropped with the file: its place in the table of open files, the charge for
     /// its heap.
     ending: OnceLock<Box<dyn Send + Sync>>,
-}
-
-/// The properties of a file that never change.
-pub(crate) struct FileIdentity {
-    /// The file's place among the cache's files.
-    pub(crate) number: u64,
-    /// The owner number in the metadata of the file's frames.
-    pub(crate) owner: OwnerId,
-    /// The name as the caller gave it.
-    pub(crate) own_name: Arc<str>,
-    /// The name as it appears in messages.
-    pub(crate) name: Arc<str>,
-    /// The identity that the store reports for itself.
-    pub(crate) identity: Option<Identity>,
-    /// The group that pays for blocks and index nodes. The handle keeps it alive.
-    pub(crate) group: Group,
-    /// Whether other groups may open the file as well.
-    pub(crate) shared: bool,
-    /// The group and those above it, for the dirty limits.
-    pub(crate) groups: Vec<GroupId>,
-    /// log2 of the pages in a block.
-    pub(crate) order: u8,
-    /// log2 of the block size in bytes.
-    block_shift: u32,
-    /// The offset of the last byte in a block.
-    last_in_block: u64,
-    pub(crate) access: FileAccess,
-    pub(crate) write_order: WriteOrder,
-    /// Whether written blocks have to be kept until a sync.
-    pub(crate) accepted: Accepted,
 }
 
 /// A file's blocks, its length, and its known holes.
@@ -153,21 +122,15 @@ impl Blocks {
 
 impl FileCore {
     /// Creates a file with nothing cached. The store is not called.
-    pub(crate) fn new(
-        cache: &Arc<Cache>,
-        asked: StoreProbe,
-        options: &FileOptions,
-    ) -> Arc<FileCore> {
+    pub(crate) fn new(cache: &Arc<Cache>, asked: StoreProbe) -> Arc<FileCore> {
         let pool = cache.pool.clone();
-        let group = options.group.clone().unwrap_or_else(|| cache.root.clone());
-        let groups = pool.groups.path(group.id()).collect();
-        let (order, len) = (asked.order, asked.len);
+        let (id, len) = (asked.id, asked.len);
+        let order = id.order;
         let tags_of = |owner: OwnerId| match order {
             0 if len <= TAGGED_BYTES => Tags::of_file(owner.0),
             _ => Tags::none(),
         };
-        let payer = group.id().0.into();
-        let block_shift = PAGE_SHIFT + u32::from(order);
+        let payer = id.group.id().0.into();
         let number = cache.next_file();
         let core = Arc::new_cyclic(|me: &Weak<FileCore>| {
             let owner = pool.owners.register(me.clone() as Weak<dyn Owner>);
@@ -175,24 +138,13 @@ impl FileCore {
                 me: me.clone(),
                 cache: cache.clone(),
                 pool,
+                blocks: Blocks::new(len, tags_of(owner)),
                 id: FileIdentity {
                     number,
                     owner,
-                    own_name: asked.own_name,
-                    name: asked.name,
-                    identity: asked.identity,
-                    group,
-                    shared: options.shared,
-                    groups,
-                    order,
-                    block_shift,
-                    last_in_block: (1 << block_shift) - 1,
-                    access: options.access,
-                    write_order: options.write_order,
-                    accepted: asked.accepted,
+                    ..id
                 },
                 version: StoreVersion::new(asked.version, cache.pool.background.now()),
-                blocks: Blocks::new(len, tags_of(owner)),
                 writes: WriteState::default(),
                 locks: FileLocks::default(),
                 mappers: MapperList::default(),
@@ -257,19 +209,19 @@ impl FileCore {
     /// Returns log2 of the block size in bytes.
     #[inline]
     pub(crate) fn block_shift(&self) -> u32 {
-        self.id.block_shift
+        PAGE_SHIFT + u32::from(self.id.order)
     }
 
     /// Returns the block size in bytes.
     #[inline]
     pub(crate) fn block_bytes(&self) -> u64 {
-        self.id.last_in_block + 1
+        1 << self.block_shift()
     }
 
     /// Returns the offset of a byte of the file inside its block.
     #[inline]
     pub(crate) fn inside_block(&self, offset: u64) -> u64 {
-        offset & self.id.last_in_block
+        offset & (self.block_bytes() - 1)
     }
 
     /// Returns the number of bytes from `offset` to the end of its block.

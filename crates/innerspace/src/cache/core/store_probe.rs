@@ -6,10 +6,11 @@
 use std::borrow::Cow;
 
 use crate::cache::core::store_handle::FileStore;
+use crate::cache::dirty::index::WriteOrder;
 use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::file::options::FileOptions;
-use crate::group::{Group, SetAside};
-use crate::reclaim::{AllocMode, Pool};
+use crate::group::{Group, GroupId, SetAside};
+use crate::reclaim::{AllocMode, OwnerId, Pool};
 use crate::store::{Accepted, FileAccess, Identity, Store, Version, shown_name, uninterrupted};
 use crate::sync::Arc;
 use crate::units::PageCount;
@@ -25,17 +26,37 @@ pub(crate) const MAX_SIZE: u64 = i64::MAX as u64;
 /// A store that can be opened, and its answers.
 pub(crate) struct StoreProbe {
     pub(crate) store: FileStore,
+    /// What the file will be.
+    pub(crate) id: FileIdentity,
+    /// The length in bytes.
+    pub(crate) len: u64,
+    pub(crate) version: Option<Version>,
+}
+
+/// The properties of a file that never change.
+pub(crate) struct FileIdentity {
+    /// The file's place among the cache's files; 0 before it is one.
+    pub(crate) number: u64,
+    /// The owner number in the metadata of the file's frames; 0 before it is a file.
+    pub(crate) owner: OwnerId,
     /// The name as the caller gave it.
     pub(crate) own_name: Arc<str>,
     /// The name as it appears in messages.
     pub(crate) name: Arc<str>,
-    /// The order of a block, from the options.
-    pub(crate) order: u8,
-    /// The length in bytes.
-    pub(crate) len: u64,
+    /// The identity that the store reports for itself.
     pub(crate) identity: Option<Identity>,
+    /// The group that pays for blocks and index nodes. The handle keeps it alive.
+    pub(crate) group: Group,
+    /// Whether other groups may open the file as well.
+    pub(crate) shared: bool,
+    /// The group and those above it, for the dirty limits.
+    pub(crate) groups: Vec<GroupId>,
+    /// log2 of the pages in a block.
+    pub(crate) order: u8,
+    pub(crate) access: FileAccess,
+    pub(crate) write_order: WriteOrder,
+    /// Whether written blocks have to be kept until a sync.
     pub(crate) accepted: Accepted,
-    pub(crate) version: Option<Version>,
 }
 
 impl StoreProbe {
@@ -72,25 +93,35 @@ impl StoreProbe {
                 len,
             });
         }
+        let group = options.group.as_ref().unwrap_or(root).clone();
         let writes = options.access == FileAccess::ReadWrite;
         let aside = match store.uses_files() && writes {
             true => {
-                let group = options.group.as_ref().unwrap_or(root);
                 let pages = PageCount((1 << order) + ASIDE);
                 let charge = pool.charge(group.id(), pages, AllocMode::Wait)?;
-                Some(Arc::new(SetAside::new(group, charge)))
+                Some(Arc::new(SetAside::new(&group, charge)))
             }
             false => None,
         };
-        Ok(StoreProbe {
-            identity: store.identity(),
-            accepted: store.accepted(),
-            version,
-            store: FileStore::new(store, aside, order),
+        let id = FileIdentity {
+            number: 0,
+            owner: OwnerId(0),
             own_name,
             name,
+            identity: store.identity(),
+            groups: pool.groups.path(group.id()).collect(),
+            group,
+            shared: options.shared,
             order,
+            access: options.access,
+            write_order: options.write_order,
+            accepted: store.accepted(),
+        };
+        Ok(StoreProbe {
+            store: FileStore::new(store, aside, order),
+            id,
             len,
+            version,
         })
     }
 }

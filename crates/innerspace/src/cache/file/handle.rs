@@ -170,13 +170,13 @@ impl PagedFile {
         options: &FileOptions,
     ) -> Result<PagedFile, FileError> {
         let asked = StoreProbe::new((&cache.pool, &cache.root), store, options)?;
-        Ok(PagedFile::over(cache, asked, options))
+        Ok(PagedFile::over(cache, asked))
     }
 
     /// Like [`PagedFile::open`], for a store that has been probed. The store is not called, so
     /// locks may be held.
-    pub(crate) fn over(cache: &Arc<Cache>, asked: StoreProbe, options: &FileOptions) -> PagedFile {
-        let inner = FileInner::new(FileCore::new(cache, asked, options));
+    pub(crate) fn over(cache: &Arc<Cache>, asked: StoreProbe) -> PagedFile {
+        let inner = FileInner::new(FileCore::new(cache, asked));
         let handle = inner.first().clone();
         PagedFile {
             inner: Some(Arc::new(inner)),
