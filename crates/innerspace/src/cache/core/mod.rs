@@ -422,7 +422,7 @@ impl FileCore {
 
     /// Returns the number of dirty blocks, without those being written.
     pub(crate) fn dirty_blocks(&self) -> u64 {
-        self.dirty().len() as u64
+        self.dirty().counts().dirty
     }
 
     /// Whether a write of some block is under way.

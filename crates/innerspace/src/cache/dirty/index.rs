@@ -48,13 +48,15 @@ pub(crate) struct DirtyIndex {
     dirty: Runs<Dirty>,
     /// The number of the write of each block that is being written.
     writing: Runs<u64>,
-    writes: u64,
-    /// The number of blocks so far whose writes have ended without success.
-    unwritten: u64,
+    /// The number of writes begun, which is the number of the latest.
+    pub(crate) writes: u64,
+    /// The number of blocks so far whose writes have failed or were not tried.
+    pub(crate) unwritten: u64,
     /// The clean blocks that the store has accepted and no sync has covered, each with the number
     /// of its acceptance.
     accepted: Runs<u64>,
-    acceptances: u64,
+    /// The number of the latest acceptance. A sync that begins now covers all up to this one.
+    pub(crate) acceptances: u64,
     /// The blocks that a failed sync may have dropped, and that have to become dirty again.
     doubted: Runs<()>,
     /// The first tick since which a block may have been dirty.
@@ -67,9 +69,9 @@ pub(crate) struct DirtyIndex {
     /// [`publish`](crate::cache::dirty::marks::publish).
     pub(crate) published: Counts,
     /// The number of cuts that are over.
-    cuts: u64,
-    /// Whether the file is being closed, so that only the closing thread writes the rest.
-    closing: bool,
+    pub(crate) cuts: u64,
+    /// Set when the file is being closed: from there on only the closing thread may begin a write.
+    pub(crate) closing: bool,
     /// Whether the cache lists the file among those with unwritten blocks.
     pub(crate) listed: bool,
     /// Whether the pool lists the file among the owners to flush.
@@ -119,12 +121,6 @@ impl DirtyIndex {
         self.accepted.set(blocks, self.acceptances);
     }
 
-    /// Returns the number of the latest acceptance. A sync that begins now covers all up to this
-    /// one.
-    pub(crate) fn last_acceptance(&self) -> u64 {
-        self.acceptances
-    }
-
     /// Notes that a sync has succeeded, which began when `through` was the latest acceptance.
     pub(crate) fn synced(&mut self, through: u64) {
         self.accepted.retain(|number| number > through);
@@ -172,11 +168,6 @@ impl DirtyIndex {
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn contains(&self, block: u64) -> bool {
         self.dirty.contains(block)
-    }
-
-    /// Returns the number of dirty blocks.
-    pub(crate) fn len(&self) -> usize {
-        self.dirty.len()
     }
 
     /// Whether some block may have been dirty since this tick or earlier, or has to become dirty
@@ -242,19 +233,9 @@ impl DirtyIndex {
         self.cut.is_some_and(|first| first != u64::MAX)
     }
 
-    /// Returns the number of cuts that are over.
-    pub(crate) fn cuts(&self) -> u64 {
-        self.cuts
-    }
-
     /// Whether a write may have been put off because of a cut since `cuts` cuts were over.
     pub(crate) fn was_put_off(&self, cuts: u64) -> bool {
         self.is_cut_pending() || self.cuts != cuts
-    }
-
-    /// Marks the file as being closed: from here on only the closing thread may begin a write.
-    pub(crate) fn begin_closing(&mut self) {
-        self.closing = true;
     }
 
     /// Whether a write for this reason may begin. While a file is being closed, only the close
@@ -342,16 +323,6 @@ impl DirtyIndex {
     pub(crate) fn insert_unwritten(&mut self, block: u64, entry: Dirty) {
         self.unwritten += 1;
         self.insert(block, entry);
-    }
-
-    /// Returns the number of blocks so far whose writes have failed or were not tried.
-    pub(crate) fn unwritten(&self) -> u64 {
-        self.unwritten
-    }
-
-    /// Returns the number of the latest write that has begun.
-    pub(crate) fn last_write(&self) -> u64 {
-        self.writes
     }
 
     /// Whether a write in `range` with a number of at most `through` is still under way.

@@ -37,7 +37,7 @@ pub(crate) fn sync_blocks(
     let rules = rules(core, WriteReason::Sync);
     let (cuts, mut unwritten) = {
         let dirty = core.dirty();
-        (dirty.cuts(), dirty.unwritten())
+        (dirty.cuts, dirty.unwritten)
     };
     unwritten += write_dirty_now(core, &blocks).failed;
     let put_off = core.dirty().was_put_off(cuts);
@@ -53,7 +53,7 @@ pub(crate) fn sync_blocks(
     failpoint!(OwnWritten);
     wait_written(core, blocks.clone());
     failpoint!(OthersWritten);
-    if core.dirty().unwritten() != unwritten {
+    if core.dirty().unwritten != unwritten {
         // Writes of other threads that failed are made again: those threads may have given up
         // where a sync does not.
         write_dirty_now(core, &blocks);
@@ -98,7 +98,7 @@ pub(crate) fn held_back(core: &FileCore, (blocks, reason): (u64, HeldReason)) ->
 /// Waits until every write of a block in `blocks` that is under way now has ended.
 pub(crate) fn wait_written(core: &FileCore, blocks: Range<u64>) {
     let mut dirty = core.dirty();
-    let through = dirty.last_write();
+    let through = dirty.writes;
     while dirty.is_writing(blocks.clone(), through) {
         failpoint!(Awaiting);
         dirty = core.writes.write_ended.wait(dirty);

@@ -74,7 +74,7 @@ fn close(core: &FileCore) {
 /// writer. (It may be left because writes of other threads failed.) Data that cannot be written now
 /// is lost.
 fn write_last(core: &FileCore, panics: &mut Panics) {
-    core.dirty().begin_closing();
+    core.dirty().closing = true;
     wait_written(core, 0..u64::MAX);
     failpoint!(Closing);
     let failures = core.writes.errors.count();

@@ -11,7 +11,7 @@ pub(crate) fn validate(core: &FileCore) {
     core.blocks.index.validate(core.frames());
     let section = core.pool.domain.reader();
     let mut next = 0;
-    let mut dirty_blocks = 0;
+    let mut dirty_blocks = 0u64;
     let dirty = core.dirty();
     let readers = core.blocks.block_readers.load(Ordering::Relaxed);
     assert_eq!(dirty.writing(), 0, "a write is under way at rest");
@@ -59,7 +59,7 @@ pub(crate) fn validate(core: &FileCore) {
             is_dirty,
             "I5: block {block}: {meta:?}"
         );
-        dirty_blocks += usize::from(is_dirty);
+        dirty_blocks += u64::from(is_dirty);
         next = block + 1;
     }
     for block in dirty.unsynced(0..u64::MAX).flatten() {
@@ -73,7 +73,7 @@ pub(crate) fn validate(core: &FileCore) {
     let blocks = core.size().div_ceil(core.block_bytes());
     core.blocks.extents.lock().punched.validate(blocks);
     assert_eq!(
-        dirty.len(),
+        dirty.counts().dirty,
         dirty_blocks,
         "I5: dirty blocks that are not in the index"
     );
