@@ -8,7 +8,7 @@
 //! The waiter
 //!
 //! 1. locks the queue,
-//! 2. sets WAITERS in the word, if it is still locked,
+//! 2. sets WAITERS in the word, if it still has a locked entry,
 //! 3. goes into the queue,
 //! 4. unlocks the queue, leaves its section, and sleeps.
 //!
@@ -25,7 +25,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::entry::{LOCKED, SharedWord, WAITERS};
+use super::entry::{SharedWord, WAITERS, Word};
 use crate::frame::Sleeper;
 use crate::sync::{Arc, Mutex, Rank};
 
@@ -70,13 +70,14 @@ impl Waits {
         &self.0[(key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % QUEUES]
     }
 
-    /// Queues for `word`, which has this key. Returns `None` if the word is not locked any more.
+    /// Queues for `word`, which has this key. Returns `None` if it has no locked entry any more.
     /// Called in the section in which the word was found.
     pub(super) fn enqueue(&self, word: &impl SharedWord, key: u64) -> Option<Asleep> {
         let mut queue = self.queue(key).lock();
         let mut now = word.load();
         loop {
-            if now & LOCKED == 0 {
+            // The entry may have been removed since, and a node that is locked is not waited for.
+            if !matches!(Word::decode(now), Word::Entry { locked: true, .. }) {
                 return None;
             }
             if now & WAITERS != 0 {

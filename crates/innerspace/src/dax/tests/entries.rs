@@ -1,9 +1,12 @@
 //! Tests of entries and their locks.
 
 use super::super::entries::{Entries, Found, Locked};
-use super::super::entry::{Content, Entry, Size};
+use super::super::entry::{Content, Entry, LOCKED, Size, Word};
 use super::super::grab::Wanted;
+use super::super::waits::Waits;
 use super::*;
+use crate::sync::raw;
+use crate::units::FrameId;
 
 fn locked(found: Found<'_>) -> Locked<'_> {
     match found {
@@ -201,6 +204,17 @@ fn who_waits_for_a_large_entry_is_woken() {
         .replace(Entry::new(Size::Large, Content::Zero));
     assert_eq!(entries.waits.len(), 0, "a waiter was passed over");
     assert_eq!(waiter.join().unwrap(), 0..LARGE);
+}
+
+#[test]
+fn a_node_in_place_of_a_locked_entry_is_not_waited_for() {
+    let waits = Waits::default();
+    let unlocked = Word::node(FrameId(5));
+    // Another thread is checking whether the node is empty, and will store the word as it was.
+    let word = raw::AtomicU64::new(unlocked | LOCKED);
+    assert!(waits.enqueue(&word, 0).is_none(), "nobody wakes it");
+    assert_eq!(word.load(raw::Ordering::SeqCst), unlocked | LOCKED);
+    assert_eq!(waits.len(), 0);
 }
 
 #[test]
