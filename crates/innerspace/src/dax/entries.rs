@@ -127,7 +127,6 @@ impl Entries {
         };
         let mut spare = self.no_spares();
         let mut backoff = Backoff::new();
-        let mut woken_by = None;
         loop {
             match self.step(page, (wanted, when_locked), spare.nodes()) {
                 None if wanted == Wanted::Present => return Ok(Found::Absent),
@@ -144,18 +143,8 @@ impl Entries {
                         node: spare,
                     }));
                 }
-                Some(Step::Wait(asleep, key)) => {
-                    asleep.sleep();
-                    woken_by = Some(key);
-                }
-                Some(Step::NeedNode) => {
-                    if let Err(error) = spare.ensure(1, wait.alloc_mode()) {
-                        if let Some(key) = woken_by {
-                            self.waits.pass_on(key);
-                        }
-                        return Err(error);
-                    }
-                }
+                Some(Step::Wait(sleeper)) => drop(sleeper.sleep(None)),
+                Some(Step::NeedNode) => spare.ensure(1, wait.alloc_mode())?,
                 Some(Step::Conflict) => return Ok(Found::Conflict),
                 Some(Step::Absent) => return Ok(Found::Absent),
                 Some(Step::Taken) => return Ok(Found::Taken),
@@ -526,16 +515,6 @@ impl Downgrade<'_> {
 #[cfg(test)]
 mod for_tests {
     use super::*;
-
-    impl Entries {
-        /// Returns a place in the queue of a page's locked entry.
-        pub(crate) fn queue_for(&self, page: u64) -> crate::dax::waits::Asleep {
-            match self.step(page, (Wanted::Cover, WhenLocked::Queue), &mut Vec::new()) {
-                Some(Step::Wait(asleep, _)) => asleep,
-                _ => panic!("the entry of page {page} is not locked"),
-            }
-        }
-    }
 
     impl Locked<'_> {
         /// Changes and unlocks the entry.

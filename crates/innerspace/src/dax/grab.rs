@@ -25,7 +25,9 @@
 use std::ops::Range;
 
 use super::entry::{Content, Entry, LARGE_SHIFT, LOCKED, SharedWord, Size, Word};
-use super::waits::{Asleep, Waits, Wake};
+use super::waits::Waits;
+use crate::frame::Sleeper;
+use crate::sync::Arc;
 use crate::units::FrameId;
 
 /// The words of one range.
@@ -92,18 +94,10 @@ impl Held {
         }
     }
 
-    /// Unlocks the entry by storing `unlocked` in its `word`. Wakes one waiter if the content is
-    /// unchanged. Otherwise wakes all, because each may have to do something else now.
+    /// Unlocks the entry by storing `unlocked` in its `word`, and wakes the waiters.
     #[inline]
     pub(super) fn release(self, waits: &Waits, word: &impl SharedWord, unlocked: u64) {
-        let wake = || {
-            let same = match Word::decode(unlocked) {
-                Word::Entry { entry, .. } => entry.content() == self.found.content(),
-                Word::Absent | Word::Node { .. } => false,
-            };
-            if same { Wake::One } else { Wake::All }
-        };
-        waits.release(word, self.first, self.found.locked(), unlocked, wake);
+        waits.release(word, self.first, self.found.locked(), unlocked);
     }
 }
 
@@ -115,7 +109,7 @@ pub(super) enum Step {
     /// The range is locked; its node is unlinked.
     HeldInPlaceOf(Held, FrameId),
     /// The entry is locked: the caller sleeps, and tries again.
-    Wait(Asleep, u64),
+    Wait(Arc<Sleeper>),
     /// The entry is locked, and the caller may not wait.
     Taken,
     /// A node is needed.
@@ -189,13 +183,7 @@ pub(super) fn step(
 
 /// Locks a word that was just read and was unlocked: `now`.
 fn take(word: &impl SharedWord, now: u64, entry: Entry, place: WordAt, first: u64) -> Step {
-    // WAITERS stays set: when this holder unlocks, it wakes those that are left in the queue.
-    let locked = if now == 0 {
-        entry.locked()
-    } else {
-        now | LOCKED
-    };
-    match word.exchange(now, locked) {
+    match word.exchange(now, entry.locked()) {
         Ok(()) => Step::Held(Held::new(place, first, entry)),
         Err(_) => Step::Again,
     }
@@ -205,10 +193,7 @@ fn wait(waits: &Waits, word: &impl SharedWord, key: u64, when_locked: WhenLocked
     if when_locked == WhenLocked::Leave {
         return Step::Taken;
     }
-    match waits.enqueue(word, key) {
-        Some(asleep) => Step::Wait(asleep, key),
-        None => Step::Again,
-    }
+    waits.enqueue(word, key).map_or(Step::Again, Step::Wait)
 }
 
 /// Locks a page's word, in the node to which the range's word `now` leads.
@@ -253,8 +238,7 @@ fn take_page<W: RangeWords>(
         return Some(held);
     }
     // Another thread is locking the whole range, or has locked it.
-    let unlocked = if before == 0 { 0 } else { entry.word() };
-    held.release(waits, word, unlocked);
+    held.release(waits, word, before);
     None
 }
 

@@ -63,7 +63,7 @@ impl World {
                     let node = spare.pop().expect("asked for before");
                     self.release(held, Word::node(node));
                 }
-                Step::Wait(asleep, _) => asleep.sleep(),
+                Step::Wait(sleeper) => drop(sleeper.sleep(None)),
                 Step::Conflict | Step::Absent => return None,
                 Step::Taken => unreachable!("it queues"),
                 Step::NeedNode => panic!("each thread needs one node"),

@@ -1,7 +1,7 @@
 //! Tests of entries and their locks.
 
 use super::super::entries::{Entries, Found, Locked};
-use super::super::entry::{Content, Entry, LOCKED, Size, Word};
+use super::super::entry::{Content, Entry, LOCKED, Size, WAITERS, Word};
 use super::super::grab::Wanted;
 use super::super::waits::Waits;
 use super::*;
@@ -217,59 +217,24 @@ fn a_node_in_place_of_a_locked_entry_is_not_waited_for() {
     assert_eq!(waits.len(), 0);
 }
 
+// spec: D6
 #[test]
-fn an_entry_that_became_another_one_wakes_all_who_wait() {
-    let pool = pool(64);
-    let entries = Entries::new(&pool, &pool.root_group());
-    put(&entries, 9, Wanted::Cover, Content::Zero);
-    let waiting_after = |change: &dyn Fn(&mut Locked<'_>)| {
-        let mut held = locked(entries.lock(9, Wanted::Cover).unwrap());
-        let queued = [(); 3].map(|()| entries.queue_for(9));
-        change(&mut held);
-        drop(held);
-        let left = entries.waits.len();
-        // No thread sleeps here: the remaining unlocks take the entries out of the queue.
-        while entries.waits.len() > 0 {
-            drop(locked(entries.lock(9, Wanted::Cover).unwrap()));
-        }
-        drop(queued);
-        left
-    };
-    assert_eq!(waiting_after(&|_| {}), 2, "one is woken");
-    let block = Entry::new(Size::Small, Content::Block(5));
-    assert_eq!(waiting_after(&|held| held.set(block)), 0);
-    assert_eq!(waiting_after(&|held| held.set(block.dirty())), 2);
-    assert_eq!(entries.peek(9), Some(block.dirty()));
-    entries.end();
-}
-
-#[test]
-fn who_is_woken_and_has_no_memory_wakes_the_next() {
-    let pool = pool(64);
-    let group = pool.root_group().create_child("tenant", 16 * PAGE).unwrap();
-    let entries = Entries::new(&pool, &group);
-    put(&entries, 0, Wanted::Large, Content::Zero);
-    let mut all = Vec::new();
-    while let Ok(frame) = pool.alloc(group.id(), 0, crate::reclaim::AllocMode::Wait) {
-        all.push(frame);
+fn all_who_wait_for_an_entry_are_woken_and_no_others() {
+    let (waits, word) = (Waits::default(), raw::AtomicU64::new(0));
+    let entry = Entry::new(Size::Small, Content::Zero);
+    for unlocked in [entry.word(), 0] {
+        word.store(entry.locked(), raw::Ordering::SeqCst);
+        // Keys 9 and 36 share a queue.
+        let [first, _, other] = [9, 9, 36].map(|key| waits.enqueue(&word, key).unwrap());
+        waits.release(&word, 9, entry.locked(), unlocked);
+        assert_eq!(
+            (word.load(raw::Ordering::SeqCst), waits.len()),
+            (unlocked, 1)
+        );
+        assert!(!first.rouse(), "woken already");
+        assert!(other.rouse(), "of another entry");
+        word.store(entry.locked() | WAITERS, raw::Ordering::SeqCst);
+        waits.release(&word, 36, entry.locked(), unlocked);
     }
-    let hole = locked(entries.lock(9, Wanted::Cover).unwrap());
-    std::thread::scope(|scope| {
-        // This thread wants to change a page of the hole, so it needs a node.
-        let first = scope.spawn(|| entries.lock(7, Wanted::Change).map(drop));
-        until(|| entries.waits.len() == 1);
-        let second = scope.spawn(|| locked(entries.lock(8, Wanted::Cover).unwrap()).first());
-        until(|| entries.waits.len() == 2);
-        drop(hole);
-        first.join().unwrap().unwrap_err();
-        let waiting = entries.waits.len();
-        entries.waits.pass_on(0);
-        assert_eq!(second.join().unwrap(), 0);
-        assert_eq!(waiting, 0, "nobody has the entry, and one waits for it");
-    });
-    drop(all);
-    entries.end();
-    drop(entries);
-    drop(group);
-    assert_nothing_left(&pool);
+    assert_eq!(waits.len(), 0);
 }
