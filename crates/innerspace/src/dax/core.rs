@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 
 use super::device::DaxDevice;
-use super::entries::{Entries, Found, Locked};
+use super::entries::{Entries, Locked};
 use super::entry::{Content, Entry, Size};
 use super::error::{DaxAction, DaxError};
 use super::extents::{Extent, ExtentMap};
@@ -383,19 +383,15 @@ impl DaxCore {
         kind: FaultKind,
         wait: Wait,
     ) -> Result<Locked<'_>, DaxError> {
-        let wanted = match kind {
-            FaultKind::Read => Wanted::Cover,
-            FaultKind::Write => {
-                self.pay_ahead(wait)?;
-                Wanted::Change
-            }
-        };
+        if kind == FaultKind::Write {
+            self.pay_ahead(wait)?;
+        }
         loop {
             // The length is checked here too, so that a fault past the end creates no node.
             if page >= self.pages() {
                 return Err(self.past_end(DaxCore::offset(page), PAGE_SIZE as u64));
             }
-            let locked = self.lock_for_change(page, wanted, wait)?;
+            let locked = self.lock_for(page, kind, wait)?;
             // The length and the cuts are checked with the entry locked: see `cut`.
             if page >= self.pages() {
                 return Err(self.past_end(DaxCore::offset(page), PAGE_SIZE as u64));
@@ -411,31 +407,36 @@ impl DaxCore {
         }
     }
 
-    /// Locks the entry that covers a page, whatever the file's length. A large hole in the way
-    /// becomes small ones, after a grace period.
-    pub(super) fn lock_for_change(
+    /// Locks the entry that covers a page, whatever the file's length. A large hole in the way of a
+    /// write is replaced by a node of pages, after a grace period.
+    pub(super) fn lock_for(
         &self,
         page: u64,
-        wanted: Wanted,
+        kind: FaultKind,
         wait: Wait,
     ) -> Result<Locked<'_>, DaxError> {
+        let would_block = || self.would_block(DaxCore::offset(page));
+        let hole = Entry::new(Size::Large, Content::Zero);
+        let mut node = self.entries.no_spares();
         loop {
-            match self.entries.find(page, wanted, wait)? {
-                Found::Locked(locked) => return Ok(locked),
-                Found::InTheWay(hole) if wait == Wait::Yes => {
-                    let pages = hole.pages();
-                    self.revoke(pages, Entry::new(Size::Large, Content::Zero));
-                    self.grace();
-                    self.counts.count(Count::Downgrades);
-                    hole.finish();
-                }
-                Found::InTheWay(_) | Found::Taken => {
-                    return Err(self.would_block(DaxCore::offset(page)));
-                }
-                Found::Conflict | Found::Absent => {
-                    unreachable!("an entry is made where there is none")
-                }
+            let locked = self.entries.find(page, Wanted::Cover, wait)?;
+            let locked = locked.ok_or_else(would_block)?;
+            if kind == FaultKind::Read || locked.entry() != hole {
+                return Ok(locked);
             }
+            if wait == Wait::No {
+                return Err(would_block());
+            }
+            if node.nodes().is_empty() {
+                // Memory is waited for with nothing locked, and before anything is revoked.
+                drop(locked);
+                node.ensure(1, wait.alloc_mode())?;
+                continue;
+            }
+            self.revoke(locked.pages(), hole);
+            self.grace();
+            self.counts.count(Count::Downgrades);
+            locked.split(&mut node);
         }
     }
 

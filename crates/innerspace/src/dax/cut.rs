@@ -21,10 +21,9 @@ use super::core::DaxCore;
 use super::entries::Locked;
 use super::entry::{Content, Entry, LARGE_PAGES, Size};
 use super::error::{DaxAction, DaxError, PinHolder};
-use super::grab::{Wanted, range_start};
+use super::grab::range_start;
 use super::io::pieces;
-use crate::cache::Wait;
-
+use crate::cache::{FaultKind, Wait};
 use crate::exec::reentry::{FileLocked, is_in_task};
 use crate::sync::atomic::Ordering;
 use crate::sync::{MutexGuard, RwLockWriteGuard, failpoint};
@@ -188,7 +187,7 @@ impl DaxCore {
     ) -> Result<(), DaxError> {
         let len = bytes.end.saturating_sub(bytes.start) as usize;
         pieces(bytes.start, len).try_for_each(|(page, inside, part)| {
-            let mut locked = self.lock_for_change(page, Wanted::Cover, Wait::Yes)?;
+            let mut locked = self.lock_for(page, FaultKind::Read, Wait::Yes)?;
             self.look_up(&mut locked, page)?;
             work(&mut locked, page, inside..inside + part)
         })

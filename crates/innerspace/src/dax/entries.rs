@@ -7,10 +7,11 @@
 //! Nodes are charged to the file's group. The upper nodes stay until the file ends, so the word of
 //! a range stays once it exists. A node of pages is freed, after a grace period, when it is empty.
 
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 
 use super::entry::{Content, Entry, LARGE_PAGES, LARGE_SHIFT, Word};
-use super::grab::{self, Held, RangeWords, Step, Wanted, WhenLocked, WordAt, range_start};
+use super::grab::{self, Held, RangeWords, Step, Unlinked, Wanted, WordAt, range_start};
 use super::waits::Waits;
 use crate::cache::index::{Index, Word as IndexWord};
 use crate::cache::{SpareNodes, Wait};
@@ -38,30 +39,10 @@ pub(super) struct Entries {
     nodes: AtomicU64,
 }
 
-/// A locked entry, unlocked when dropped.
+/// A locked entry, unlocked when dropped. If it is still empty then, it is removed.
 pub(super) struct Locked<'e> {
     entries: &'e Entries,
-    held: Option<Held>,
-}
-
-/// The result of a lookup.
-pub(super) enum Found<'e> {
-    Locked(Locked<'e>),
-    /// A hole of 2 MiB is in the way of a block for one page: revoke its translations, then
-    /// [`Downgrade::finish`].
-    InTheWay(Downgrade<'e>),
-    /// The range has small entries.
-    Conflict,
-    /// There is no entry.
-    Absent,
-    /// The entry is locked, and the caller may not wait.
-    Taken,
-}
-
-/// A locked large hole, with the node that is to replace it.
-pub(super) struct Downgrade<'e> {
-    locked: Locked<'e>,
-    node: SpareNodes<'e>,
+    held: Held,
 }
 
 /// The words of one range, valid in a section.
@@ -98,56 +79,37 @@ impl Entries {
         }
     }
 
-    /// Locks the entry of `page`, or the one that `wanted` describes. Sleeps; the caller has no
-    /// section open and has locked no entry of a later page.
+    /// Locks the entry of `page`, or the one that `wanted` describes. Sleeps if `wait` allows it;
+    /// then the caller has no section open and has locked no entry of a later page. Returns `None`
+    /// if there is no such entry, if the whole range is wanted and one of its pages has an entry,
+    /// or if the entry is locked and the caller may not wait.
     ///
     /// # Errors
     /// There is no memory for a node.
-    pub(super) fn lock(&self, page: u64, wanted: Wanted) -> Result<Found<'_>, LimitError> {
-        self.find(page, wanted, Wait::Yes)
-    }
-
-    /// Locks as [`Entries::lock`] does; with [`Wait::No`], without sleeping and with free memory
-    /// only.
-    ///
-    /// # Errors
-    /// The errors of [`Entries::lock`].
     pub(super) fn find(
         &self,
         page: u64,
         wanted: Wanted,
         wait: Wait,
-    ) -> Result<Found<'_>, LimitError> {
-        let when_locked = match wait {
-            Wait::Yes => {
-                order::may_wait(Rank::Block);
-                WhenLocked::Queue
-            }
-            Wait::No => WhenLocked::Leave,
-        };
+    ) -> Result<Option<Locked<'_>>, LimitError> {
+        let may_wait = wait == Wait::Yes;
+        if may_wait {
+            order::may_wait(Rank::Block);
+        }
         let mut spare = self.no_spares();
         let mut backoff = Backoff::new();
         loop {
-            match self.step(page, (wanted, when_locked), spare.nodes()) {
-                None if wanted == Wanted::Present => return Ok(Found::Absent),
+            match self.step(page, wanted, may_wait, spare.nodes()) {
+                None if wanted == Wanted::Present => return Ok(None),
                 None => self.add_upper(page, wait.alloc_mode())?,
-                Some(Step::Held(held)) => return Ok(Found::Locked(self.adopt(held))),
+                Some(Step::Held(held)) => return Ok(Some(self.adopt(held))),
                 Some(Step::HeldInPlaceOf(held, node)) => {
                     self.retire(node);
-                    return Ok(Found::Locked(self.adopt(held)));
-                }
-                Some(Step::Downgrade(held)) => {
-                    let locked = self.adopt(held);
-                    return Ok(Found::InTheWay(Downgrade {
-                        locked,
-                        node: spare,
-                    }));
+                    return Ok(Some(self.adopt(held)));
                 }
                 Some(Step::Wait(sleeper)) => drop(sleeper.sleep(None)),
                 Some(Step::NeedNode) => spare.ensure(1, wait.alloc_mode())?,
-                Some(Step::Conflict) => return Ok(Found::Conflict),
-                Some(Step::Absent) => return Ok(Found::Absent),
-                Some(Step::Taken) => return Ok(Found::Taken),
+                Some(Step::Refused) => return Ok(None),
                 Some(Step::Again) => backoff.snooze(),
             }
         }
@@ -202,7 +164,7 @@ impl Entries {
             }
             *at = page + 1;
             // An entry that is there takes no node and is waited for, so nothing else can happen.
-            if let Ok(Found::Locked(locked)) = self.lock(page, Wanted::Present) {
+            if let Ok(Some(locked)) = self.find(page, Wanted::Present, Wait::Yes) {
                 *at = locked.pages().end;
                 if wanted(locked.entry()) {
                     batch.push(locked);
@@ -233,12 +195,14 @@ impl Entries {
     fn step(
         &self,
         page: u64,
-        wanted: (Wanted, WhenLocked),
+        wanted: Wanted,
+        may_wait: bool,
         spare: &mut Vec<FrameId>,
     ) -> Option<Step> {
         let before = spare.len();
         let _section = self.pool.domain.reader();
-        let step = grab::step(&self.words(page)?, &self.waits, page, wanted, spare);
+        let words = self.words(page)?;
+        let step = grab::step(&words, &self.waits, page, wanted, may_wait, spare);
         if spare.len() < before {
             self.nodes.fetch_add(1, Ordering::Relaxed);
         }
@@ -262,7 +226,8 @@ impl Entries {
         Some(&self.pool.frames.words(node)[(range % UPPER_RANGES) as usize])
     }
 
-    fn no_spares(&self) -> SpareNodes<'_> {
+    /// Returns a supply of nodes that has none yet.
+    pub(super) fn no_spares(&self) -> SpareNodes<'_> {
         SpareNodes::new(&self.pool, self.group.id())
     }
 
@@ -291,7 +256,7 @@ impl Entries {
     pub(super) fn adopt(&self, held: Held) -> Locked<'_> {
         Locked {
             entries: self,
-            held: Some(held),
+            held,
         }
     }
 
@@ -300,10 +265,9 @@ impl Entries {
         self.pool.retire(Retired::Put(node));
     }
 
-    /// Returns the word of a locked entry. The word stays while the entry is locked, so the caller
-    /// needs no section.
-    fn word_of(&self, held: &Held) -> &raw::AtomicU64 {
-        match held.place {
+    /// Unlocks an entry. Its word stays while it is locked, so the caller needs no section.
+    fn release(&self, held: Held, unlocked: u64) {
+        let word = match held.place {
             WordAt::Page(node) => {
                 &self.pool.frames.words(node)[(held.first % LARGE_PAGES) as usize]
             }
@@ -312,11 +276,7 @@ impl Entries {
                 self.range_word(held.first)
                     .expect("I7: the word of a locked entry")
             }
-        }
-    }
-
-    fn release(&self, held: Held, unlocked: u64) {
-        let word = self.word_of(&held);
+        };
         held.release(&self.waits, word, unlocked);
     }
 
@@ -333,9 +293,9 @@ impl Entries {
                 }
                 continue;
             };
-            let empty = grab::prune(&words);
+            let unlinked = grab::unlink(&words, 0);
             drop(section);
-            if let Some(node) = empty {
+            if let Unlinked::Node(node) = unlinked {
                 self.retire(node);
             }
             at += LARGE_PAGES;
@@ -439,82 +399,82 @@ impl Entries {
     }
 }
 
-impl<'e> Locked<'e> {
-    pub(super) fn held(&self) -> &Held {
-        self.held.as_ref().expect("taken on the way out alone")
-    }
-
+impl Locked<'_> {
     pub(super) fn entry(&self) -> Entry {
-        self.held().entry
+        self.held.entry
     }
 
     pub(super) fn content(&self) -> Content {
-        self.entry().content()
+        self.held.entry.content()
     }
 
     /// Returns the first page that the entry covers.
     pub(super) fn first(&self) -> u64 {
-        self.held().first
+        self.held.first
     }
 
     /// Returns the pages that the entry covers.
     pub(super) fn pages(&self) -> Range<u64> {
-        self.first()..self.first() + self.entry().size().pages()
+        self.held.pages()
     }
 
     /// Changes the entry; other threads see the change once the entry is unlocked.
     pub(super) fn set(&mut self, entry: Entry) {
-        let held = self.held.as_mut().expect("taken on the way out alone");
-        held.entry = entry;
+        self.held.entry = entry;
     }
 
     /// Removes the entry.
     pub(super) fn remove(mut self) {
-        let held = self.held.take().expect("taken on the way out alone");
-        self.entries.release(held, 0);
+        self.set(Entry::new(self.entry().size(), Content::Empty));
+    }
+
+    /// Replaces a large hole by an empty node, which it takes from `spare`. No thread has a
+    /// translation of the hole any more.
+    pub(super) fn split(self, spare: &mut SpareNodes<'_>) {
+        let node = spare.nodes().pop().expect("ensured before");
+        let entries = self.entries;
+        entries.nodes.fetch_add(1, Ordering::Relaxed);
+        entries.release(self.into_held(), Word::node(node));
     }
 
     /// Keeps the entry locked without a borrow; [`Entries::adopt`] makes it a guard again.
-    pub(super) fn into_held(mut self) -> Held {
-        self.held.take().expect("taken on the way out alone")
+    pub(super) fn into_held(self) -> Held {
+        ManuallyDrop::new(self).held
     }
 }
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        let Some(held) = self.held.take() else { return };
-        // An entry that is still empty is removed.
-        let word = match held.entry.content() {
+        let unlocked = match self.content() {
             Content::Empty => 0,
-            _ => held.entry.word(),
+            _ => self.entry().word(),
         };
-        self.entries.release(held, word);
-    }
-}
-
-impl Downgrade<'_> {
-    /// Returns the pages of the hole.
-    pub(super) fn pages(&self) -> Range<u64> {
-        self.locked.pages()
-    }
-
-    /// Replaces the hole by an empty node. No thread has a translation of the hole any more.
-    pub(super) fn finish(self) {
-        let Downgrade {
-            mut locked,
-            mut node,
-        } = self;
-        let node = node.nodes().pop().expect("a step asks for it before");
-        let entries = locked.entries;
-        let held = locked.held.take().expect("taken on the way out alone");
-        entries.nodes.fetch_add(1, Ordering::Relaxed);
-        entries.release(held, Word::node(node));
+        self.entries.release(self.held, unlocked);
     }
 }
 
 #[cfg(test)]
 mod for_tests {
     use super::*;
+
+    impl Entries {
+        /// Returns a place in the queue of a page's locked entry.
+        pub(crate) fn queue_for(&self, page: u64) -> Arc<crate::frame::Sleeper> {
+            match self.step(page, Wanted::Cover, true, &mut Vec::new()) {
+                Some(Step::Wait(sleeper)) => sleeper,
+                _ => panic!("the entry of page {page} is not locked"),
+            }
+        }
+
+        /// Locks an entry for a caller that may wait.
+        pub(crate) fn lock(
+            &self,
+            page: u64,
+            wanted: Wanted,
+        ) -> Result<Option<Locked<'_>>, LimitError> {
+            self.find(page, wanted, Wait::Yes)
+        }
+    }
 
     impl Locked<'_> {
         /// Changes and unlocks the entry.

@@ -29,7 +29,7 @@ pub(super) const WAITERS: u64 = 1 << 5;
 const LARGE: u64 = 1 << 6;
 const ZERO: u64 = 1 << 7;
 const EMPTY: u64 = 1 << 8;
-const DIRTY: u64 = 1 << 9;
+pub(super) const DIRTY: u64 = 1 << 9;
 const VALUE: u32 = 12;
 
 /// The log2 of the number of pages in a large entry.

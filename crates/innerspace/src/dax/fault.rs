@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use super::core::{DaxCore, HoleWrites};
 use super::device::Durability;
-use super::entries::{Found, Locked};
+use super::entries::Locked;
 use super::entry::{Content, Entry, LARGE_PAGES, Size};
 use super::error::{DaxAction, DaxError};
 use super::grab::{Held, Wanted, range_start};
@@ -45,7 +45,7 @@ pub(crate) enum Reach {
 #[derive(Debug)]
 pub(crate) struct DaxPages {
     file: DaxRef,
-    first: Option<Held>,
+    first: Held,
     /// The pages that follow, each with its own entry: holes if the first is a hole, otherwise
     /// dirty blocks.
     around: Vec<Held>,
@@ -56,13 +56,9 @@ impl DaxPages {
     pub(super) fn of_entry(file: &DaxRef, held: Held) -> DaxPages {
         DaxPages {
             file: file.clone(),
-            first: Some(held),
+            first: held,
             around: Vec::new(),
         }
-    }
-
-    fn entry(&self) -> Entry {
-        self.first.as_ref().expect("held until dropped").entry
     }
 
     /// Returns whether these are pages of this file.
@@ -72,19 +68,18 @@ impl DaxPages {
 
     /// Returns the pages that can be mapped.
     pub(crate) fn pages(&self) -> Range<u64> {
-        let first = self.first.as_ref().expect("held until dropped");
-        let pages = first.entry.size().pages() + self.around.len() as u64;
-        first.first..first.first + pages
+        let first = self.first.pages();
+        first.start..first.end + self.around.len() as u64
     }
 
     /// Returns whether this is one entry of 2 MiB.
     pub(crate) fn is_large(&self) -> bool {
-        self.entry().size() == Size::Large
+        self.first.entry.size() == Size::Large
     }
 
     /// Returns whether the pages can be mapped for stores as they are.
     pub(crate) fn is_dirty(&self) -> bool {
-        self.entry().is_dirty()
+        self.first.entry.is_dirty()
     }
 
     /// Copies a page of the file out.
@@ -102,11 +97,9 @@ impl DaxPages {
     }
 
     fn device_page(&self, page: u64) -> Option<u64> {
-        let first = self.first.as_ref().expect("held until dropped");
-        let behind = page.checked_sub(first.first + first.entry.size().pages());
-        let held = match behind {
+        let held = match page.checked_sub(self.first.pages().end) {
             Some(place) => &self.around[place as usize],
-            None => first,
+            None => &self.first,
         };
         match held.entry.content() {
             Content::Block(block) => Some(block + (page - held.first)),
@@ -117,7 +110,7 @@ impl DaxPages {
 
 impl Drop for DaxPages {
     fn drop(&mut self) {
-        for held in self.first.take().into_iter().chain(self.around.drain(..)) {
+        for held in [self.first].into_iter().chain(self.around.drain(..)) {
             drop(self.file.entries.adopt(held));
         }
     }
@@ -315,7 +308,7 @@ impl DaxCore {
             return Ok(None);
         }
         let mut locked = loop {
-            let Found::Locked(locked) = self.entries.lock(page, Wanted::Large)? else {
+            let Some(locked) = self.entries.find(page, Wanted::Large, Wait::Yes)? else {
                 return Ok(None);
             };
             if !within(self) {

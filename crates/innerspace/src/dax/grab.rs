@@ -3,19 +3,19 @@
 //! A range of 2 MiB has one word. If its pages have words of their own, the range's word leads to
 //! the node with these words. The effect of a step:
 //!
-//! | range's word | one page, to read | one page, to change | all of it |
-//! |---|---|---|---|
-//! | absent | a node is linked, then as below | the same | locked, empty and large |
-//! | large entry, locked | waits, by the range's first page | the same | the same |
-//! | large hole | locked as it is | locked, to be replaced by a node | locked |
-//! | large block | locked as it is | the same | the same |
-//! | node | the page's word: locked, or waited for | the same | the node goes, or a conflict |
+//! | range's word | one page | all of it |
+//! |---|---|---|
+//! | absent | a node is linked, then as below | locked, empty and large |
+//! | large entry, locked | waits, by the range's first page | the same |
+//! | large entry | locked as it is | the same |
+//! | node | the page's word: locked, or waited for | locked in place of the node, or refused |
 //!
-//! It is a conflict if any of the node's 512 words is in use.
+//! It is refused if any of the node's 512 words is in use. To put a block for one page into a large
+//! hole, the caller locks the hole and replaces it by a node (`DaxCore::lock_for`).
 //!
 //! **A page's word against the whole range.** To lock a page, a thread locks the page's word first
 //! and reads the range's word again afterwards: if that word does not lead to the node any more, or
-//! is locked, the thread releases the page's word and begins anew. To lock the range, a thread
+//! is locked, the thread releases the page's word and begins anew. To unlink the node, a thread
 //! locks the range's word first and reads all pages' words afterwards. Both are sequentially
 //! consistent, so one of the two sees the other.
 //!
@@ -24,7 +24,7 @@
 
 use std::ops::Range;
 
-use super::entry::{Content, Entry, LARGE_SHIFT, LOCKED, SharedWord, Size, Word};
+use super::entry::{Content, Entry, LARGE_SHIFT, LOCKED, SharedWord, Size, WAITERS, Word};
 use super::waits::Waits;
 use crate::frame::Sleeper;
 use crate::sync::Arc;
@@ -44,22 +44,10 @@ pub(super) trait RangeWords {
 pub(super) enum Wanted {
     /// The entry that covers the page.
     Cover,
-    /// The entry that covers the page, to put a block there. A large hole has to be replaced by a
-    /// node first.
-    Change,
     /// The entry that covers the page, if there is one.
     Present,
     /// The whole range.
     Large,
-}
-
-/// What to do about a locked entry.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum WhenLocked {
-    /// Queue for it.
-    Queue,
-    /// Give up.
-    Leave,
 }
 
 /// The word that is locked.
@@ -72,7 +60,7 @@ pub(super) enum WordAt {
 }
 
 /// A locked entry. Only its holder may change the word.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 #[must_use = "the entry stays locked"]
 pub(super) struct Held {
     pub(super) place: WordAt,
@@ -94,7 +82,12 @@ impl Held {
         }
     }
 
-    /// Unlocks the entry by storing `unlocked` in its `word`, and wakes the waiters.
+    /// Returns the pages that the entry covers.
+    pub(super) fn pages(&self) -> Range<u64> {
+        self.first..self.first + self.entry.size().pages()
+    }
+
+    /// Unlocks the entry by storing `unlocked` in its `word`, and wakes waiters.
     #[inline]
     pub(super) fn release(self, waits: &Waits, word: &impl SharedWord, unlocked: u64) {
         waits.release(word, self.first, self.found.locked(), unlocked);
@@ -104,20 +97,15 @@ impl Held {
 /// The result of a step.
 pub(super) enum Step {
     Held(Held),
-    /// A large hole is in the way of one page, and is locked.
-    Downgrade(Held),
     /// The range is locked; its node is unlinked.
     HeldInPlaceOf(Held, FrameId),
     /// The entry is locked: the caller sleeps, and tries again.
     Wait(Arc<Sleeper>),
-    /// The entry is locked, and the caller may not wait.
-    Taken,
     /// A node is needed.
     NeedNode,
-    /// A page of the range has an entry.
-    Conflict,
-    /// There is no entry.
-    Absent,
+    /// There is no entry, a page of the whole range that is wanted has an entry, or the entry is
+    /// locked and the caller may not wait.
+    Refused,
     /// Another thread was faster, or is checking the range's pages.
     Again,
 }
@@ -133,112 +121,73 @@ pub(super) fn step(
     words: &impl RangeWords,
     waits: &Waits,
     page: u64,
-    (wanted, when_locked): (Wanted, WhenLocked),
+    wanted: Wanted,
+    may_wait: bool,
     spare: &mut Vec<FrameId>,
 ) -> Step {
     let range = words.range();
     let now = range.load();
-    match Word::decode(now) {
-        Word::Absent => match wanted {
-            Wanted::Present => Step::Absent,
-            Wanted::Large => {
-                let entry = Entry::new(Size::Large, Content::Empty);
-                take(range, 0, entry, WordAt::Range, range_start(page))
-            }
-            Wanted::Cover | Wanted::Change => {
-                let Some(&node) = spare.last() else {
-                    return Step::NeedNode;
-                };
-                if range.exchange(0, Word::node(node)).is_ok() {
-                    spare.pop();
-                }
-                Step::Again
-            }
-        },
-        Word::Entry {
-            locked: true,
-            entry: _,
-        } => wait(waits, range, range_start(page), when_locked),
-        Word::Entry {
-            locked: false,
-            entry,
-        } => {
-            let is_hole = matches!(entry.content(), Content::Zero | Content::Empty);
-            let in_the_way = wanted == Wanted::Change && is_hole;
-            if in_the_way && spare.is_empty() {
+    let (word, before, place, first) = match Word::decode(now) {
+        Word::Absent if wanted == Wanted::Cover => {
+            let Some(&node) = spare.last() else {
                 return Step::NeedNode;
+            };
+            if range.exchange(0, Word::node(node)).is_ok() {
+                spare.pop();
             }
-            match take(range, now, entry, WordAt::Range, range_start(page)) {
-                Step::Held(held) if in_the_way => Step::Downgrade(held),
-                other => other,
-            }
+            return Step::Again;
         }
-        Word::Node { locked: true, .. } => Step::Again,
-        Word::Node { frame, .. } if wanted == Wanted::Large => whole(words, now, frame, page),
+        Word::Absent | Word::Entry { .. } => (range, now, WordAt::Range, range_start(page)),
+        Word::Node { locked: true, .. } => return Step::Again,
+        Word::Node { .. } if wanted == Wanted::Large => {
+            // In one step: else other threads could link nodes in between without end.
+            let entry = Entry::new(Size::Large, Content::Empty);
+            return match unlink(words, entry.locked()) {
+                Unlinked::Node(node) => {
+                    Step::HeldInPlaceOf(Held::new(WordAt::Range, range_start(page), entry), node)
+                }
+                Unlinked::InUse => Step::Refused,
+                Unlinked::Changed => Step::Again,
+            };
+        }
         Word::Node { frame, .. } => {
-            one_page(words, waits, now, (frame, page), (wanted, when_locked))
+            let pages = words.pages(frame);
+            let word = &pages[page as usize % pages.len()];
+            (word, word.load(), WordAt::Page(frame), page)
         }
-    }
-}
-
-/// Locks a word that was just read and was unlocked: `now`.
-fn take(word: &impl SharedWord, now: u64, entry: Entry, place: WordAt, first: u64) -> Step {
-    match word.exchange(now, entry.locked()) {
-        Ok(()) => Step::Held(Held::new(place, first, entry)),
-        Err(_) => Step::Again,
-    }
-}
-
-fn wait(waits: &Waits, word: &impl SharedWord, key: u64, when_locked: WhenLocked) -> Step {
-    if when_locked == WhenLocked::Leave {
-        return Step::Taken;
-    }
-    waits.enqueue(word, key).map_or(Step::Again, Step::Wait)
-}
-
-/// Locks a page's word, in the node to which the range's word `now` leads.
-fn one_page(
-    words: &impl RangeWords,
-    waits: &Waits,
-    now: u64,
-    (node, page): (FrameId, u64),
-    (wanted, when_locked): (Wanted, WhenLocked),
-) -> Step {
-    let pages = words.pages(node);
-    let word = &pages[page as usize % pages.len()];
-    let before = word.load();
-    let entry = match Word::decode(before) {
-        Word::Absent if wanted == Wanted::Present => return Step::Absent,
-        Word::Absent => Entry::new(Size::Small, Content::Empty),
-        Word::Entry { locked: true, .. } => return wait(waits, word, page, when_locked),
-        Word::Entry { entry, .. } => entry,
-        Word::Node { .. } => panic!("I1: a node in place of a page's entry"),
     };
-    match take_page(words, waits, now, (node, page), word, before, entry) {
-        Some(held) => Step::Held(held),
-        None => Step::Again,
-    }
+    let entry = match (Word::decode(before), place) {
+        (Word::Absent, _) if wanted == Wanted::Present => return Step::Refused,
+        (Word::Absent, WordAt::Page(_)) => Entry::new(Size::Small, Content::Empty),
+        (Word::Absent, WordAt::Range) => Entry::new(Size::Large, Content::Empty),
+        (Word::Entry { locked: true, .. }, _) if !may_wait => return Step::Refused,
+        (Word::Entry { locked: true, .. }, _) => {
+            return waits.enqueue(word, first).map_or(Step::Again, Step::Wait);
+        }
+        (Word::Entry { entry, .. }, _) => entry,
+        (Word::Node { .. }, _) => panic!("I1: a node in place of a page's entry"),
+    };
+    let held = Held::new(place, first, entry);
+    take(words, waits, now, (word, before), held).map_or(Step::Again, Step::Held)
 }
 
-/// Locks a page's word that was read, unlocked, as `before`. Returns `None` if another thread was
-/// faster, or is locking the whole range.
-fn take_page<W: RangeWords>(
+/// Locks a word that was read, unlocked, as `before`, when the range's word was `now`. Returns
+/// `None` if another thread was faster, or is locking the whole range.
+fn take<W: RangeWords>(
     words: &W,
     waits: &Waits,
     now: u64,
-    (node, page): (FrameId, u64),
-    word: &W::Word,
-    before: u64,
-    entry: Entry,
+    (word, before): (&W::Word, u64),
+    held: Held,
 ) -> Option<Held> {
-    let Step::Held(held) = take(word, before, entry, WordAt::Page(node), page) else {
-        return None;
-    };
-    if words.range().load() == now {
+    // WAITERS stays set: when this holder unlocks, it wakes those that are left in the queue.
+    let locked = held.entry.locked() | before & WAITERS;
+    word.exchange(before, locked).ok()?;
+    if held.place == WordAt::Range || words.range().load() == now {
         return Some(held);
     }
     // Another thread is locking the whole range, or has locked it.
-    held.release(waits, word, before);
+    held.release(waits, word, before & !WAITERS);
     None
 }
 
@@ -254,7 +203,11 @@ pub(super) fn run(
     mut each: impl FnMut(Held),
 ) -> u64 {
     let now = words.range().load();
-    let Some(frame) = unlocked_node(now) else {
+    let Word::Node {
+        frame,
+        locked: false,
+    } = Word::decode(now)
+    else {
         return pages.start;
     };
     let all = words.pages(frame);
@@ -271,46 +224,43 @@ pub(super) fn run(
             continue;
         }
         let entry = there.unwrap_or(Entry::new(Size::Small, Content::Empty));
-        let Some(held) = take_page(words, waits, now, (frame, page), word, before, entry) else {
-            return page;
-        };
-        each(held);
+        let held = Held::new(WordAt::Page(frame), page, entry);
+        match take(words, waits, now, (word, before), held) {
+            Some(held) => each(held),
+            None => return page,
+        }
     }
     pages.end
 }
 
-/// Returns the node to which a range's word leads, unless the word is locked.
-fn unlocked_node(word: u64) -> Option<FrameId> {
-    match Word::decode(word) {
-        Word::Node { frame, locked } if !locked => Some(frame),
-        _ => None,
-    }
+/// The result of [`unlink`].
+pub(super) enum Unlinked {
+    /// This node was unlinked.
+    Node(FrameId),
+    /// A page of the range has an entry.
+    InUse,
+    /// The range has no node, or another thread has changed or locked its word.
+    Changed,
 }
 
-/// Locks a whole range whose pages have words of their own, if all of those are absent.
-fn whole(words: &impl RangeWords, now: u64, node: FrameId, page: u64) -> Step {
-    let range = words.range();
-    if range.exchange(now, now | LOCKED).is_err() {
-        return Step::Again;
-    }
-    let pages = words.pages(node);
-    if pages.iter().any(|word| word.load() != 0) {
-        range.store(now);
-        return Step::Conflict;
-    }
-    let entry = Entry::new(Size::Large, Content::Empty);
-    range.store(entry.locked());
-    let held = Held::new(WordAt::Range, range_start(page), entry);
-    Step::HeldInPlaceOf(held, node)
-}
-
-/// Unlinks the node of a range if none of its pages has an entry.
-pub(super) fn prune(words: &impl RangeWords) -> Option<FrameId> {
+/// Replaces the node of a range by `next` if none of its pages has an entry.
+pub(super) fn unlink(words: &impl RangeWords, next: u64) -> Unlinked {
     let range = words.range();
     let now = range.load();
-    let frame = unlocked_node(now)?;
-    range.exchange(now, now | LOCKED).ok()?;
-    let empty = words.pages(frame).iter().all(|word| word.load() == 0);
-    range.store(if empty { 0 } else { now });
-    empty.then_some(frame)
+    let Word::Node {
+        frame,
+        locked: false,
+    } = Word::decode(now)
+    else {
+        return Unlinked::Changed;
+    };
+    if range.exchange(now, now | LOCKED).is_err() {
+        return Unlinked::Changed;
+    }
+    if words.pages(frame).iter().any(|word| word.load() != 0) {
+        range.store(now);
+        return Unlinked::InUse;
+    }
+    range.store(next);
+    Unlinked::Node(frame)
 }

@@ -11,7 +11,7 @@ use std::ops::Range;
 use arrayvec::ArrayVec;
 
 use super::core::DaxCore;
-use super::entries::{Found, Locked};
+use super::entries::Locked;
 use super::entry::{Content, Entry, LARGE_PAGES, Size};
 use super::error::{DaxAction, DaxError};
 use super::extents::Extent;
@@ -273,7 +273,7 @@ impl DaxCore {
         if !self.may_store_large(first, first)? {
             return Ok(None);
         }
-        let Found::Locked(mut locked) = self.entries.find(first, Wanted::Large, wait)? else {
+        let Some(mut locked) = self.entries.find(first, Wanted::Large, wait)? else {
             return Ok(None);
         };
         if wait == Wait::No && !self.is_put_nonblocking(locked.entry()) {
@@ -368,7 +368,7 @@ impl DaxCore {
                 .entries
                 .lock_run(left, |_| true, |entry| locked.push(entry));
             if reached == next {
-                let locked = match self.lock_for_change(next, Wanted::Change, wait) {
+                let locked = match self.lock_for(next, FaultKind::Write, wait) {
                     Err(_) if wait == Wait::No && next > pages.start => return Ok(()),
                     locked => locked?,
                 };
@@ -401,7 +401,7 @@ impl DaxCore {
 
     /// Writes to one page, and allocates a block if the page has none.
     fn write_page(&self, page: u64, inside: usize, bytes: &[u8]) -> Result<(), DaxError> {
-        let mut locked = self.lock_for_change(page, Wanted::Change, Wait::Yes)?;
+        let mut locked = self.lock_for(page, FaultKind::Write, Wait::Yes)?;
         let first = locked.first();
         self.make_block(&mut locked, page, |block| {
             let at = (block + (page - first)) * PAGE + inside as u64;

@@ -6,7 +6,7 @@ use loom::cell::UnsafeCell;
 use loom::model::Builder;
 
 use super::entry::{Content, Entry, Size, Word};
-use super::grab::{self, Held, RangeWords, Step, Wanted, WhenLocked, WordAt};
+use super::grab::{self, Held, RangeWords, Step, Wanted, WordAt};
 use super::waits::Waits;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Arc, hint, thread};
@@ -54,24 +54,35 @@ impl World {
     /// Locks the wanted entry; `spare` is a node that belongs to the caller. Returns `None` at a
     /// conflict.
     fn lock(&self, page: u64, wanted: Wanted, spare: u32) -> Option<Held> {
-        let mut spare = vec![FrameId(spare)];
+        self.lock_with(page, wanted, &mut vec![FrameId(spare)])
+    }
+
+    fn lock_with(&self, page: u64, wanted: Wanted, spare: &mut Vec<FrameId>) -> Option<Held> {
         loop {
-            let wanted = (wanted, WhenLocked::Queue);
-            match grab::step(self, &self.waits, page, wanted, &mut spare) {
+            match grab::step(self, &self.waits, page, wanted, true, spare) {
                 Step::Held(held) | Step::HeldInPlaceOf(held, _) => return Some(held),
-                Step::Downgrade(held) => {
-                    let node = spare.pop().expect("asked for before");
-                    self.release(held, Word::node(node));
-                }
                 Step::Wait(sleeper) => drop(sleeper.sleep(None)),
-                Step::Conflict | Step::Absent => return None,
-                Step::Taken => unreachable!("it queues"),
+                Step::Refused => return None,
                 Step::NeedNode => panic!("each thread needs one node"),
                 Step::Again => {
                     hint::spin_loop();
                     thread::yield_now();
                 }
             }
+        }
+    }
+
+    /// Locks a page to change it, as `DaxCore::lock_for` does: a large hole is replaced by a node.
+    fn lock_for_change(&self, page: u64, spare: u32) -> Held {
+        let mut spare = vec![FrameId(spare)];
+        loop {
+            let held = self.lock_with(page, Wanted::Cover, &mut spare);
+            let held = held.expect("made where there is none");
+            if held.entry != Entry::new(Size::Large, Content::Zero) {
+                return held;
+            }
+            let node = spare.pop().expect("a hole is split once");
+            self.release(held, Word::node(node));
         }
     }
 
@@ -178,9 +189,7 @@ fn d8_a_page_and_its_whole_range_are_never_held_at_once() {
     model(3, || {
         let world = World::new(Word::node(FrameId(0)));
         let other = spawn(&world, |w| {
-            let small = w
-                .lock(1, Wanted::Change, 1)
-                .expect("made where there is none");
+            let small = w.lock_for_change(1, 1);
             w.touch(&small);
             match small.place {
                 WordAt::Page(_) => w.release(small, 0),
@@ -205,9 +214,7 @@ fn d9_two_changes_of_a_large_hole_meet_in_one_node() {
     model(2, || {
         let world = World::new(Entry::new(Size::Large, Content::Zero).word());
         let change = |w: &World, page, spare| {
-            let held = w
-                .lock(page, Wanted::Change, spare)
-                .expect("a hole is changed");
+            let held = w.lock_for_change(page, spare);
             assert!(
                 matches!(held.place, WordAt::Page(_)),
                 "a large hole was kept"
@@ -267,6 +274,19 @@ fn d6_one_who_waits_for_a_page_of_a_run_is_woken() {
             world.release(held, word);
         }
         other.join().unwrap();
+        world.assert_at_rest();
+    });
+}
+
+// spec: D6
+#[test]
+fn d6_three_readers_of_one_hole_all_finish() {
+    model(3, || {
+        // An unlock wakes one waiter, since the hole stays as it is; the other one is left.
+        let world = World::new(Entry::new(Size::Large, Content::Zero).word());
+        let others = [1, 2].map(|spare| spawn(&world, move |w| w.read_fault(1, spare)));
+        world.read_fault(1, 3);
+        others.into_iter().for_each(|other| other.join().unwrap());
         world.assert_at_rest();
     });
 }

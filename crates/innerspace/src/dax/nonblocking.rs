@@ -6,7 +6,6 @@
 
 use super::core::DaxCore;
 use super::device::Durability;
-use super::entries::Found;
 use super::entry::{Content, Entry, Size};
 use super::error::DaxError;
 use super::fault::DaxPages;
@@ -47,7 +46,7 @@ impl DaxRef {
         if page >= self.pages() {
             return Err(self.past_end(offset, PAGE_SIZE as u64));
         }
-        let Found::Locked(mut locked) = found else {
+        let Some(mut locked) = found else {
             return Ok(None);
         };
         let entry = locked.entry();

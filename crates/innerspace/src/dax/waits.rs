@@ -1,8 +1,9 @@
 //! The waiters for locked entries.
 //!
 //! The key of a waiter is the first page that the entry covers, so that the holder of a large entry
-//! wakes the waiters for any page of it. Unlocking wakes all waiters with the entry's key, each of
-//! which looks again: the entry may be another one now.
+//! wakes the waiters for any page of it. Unlocking wakes one waiter with the entry's key. It takes
+//! the lock, or finds that another thread has it and queues again. If the entry was changed or
+//! removed, unlocking wakes all, because each may have to do something else now.
 //!
 //! The waiter
 //!
@@ -15,14 +16,14 @@
 //!
 //! 1. exchanges the locked word without WAITERS for the unlocked one; if that succeeds, no thread
 //!    waits, and the holder is done;
-//! 2. otherwise locks the queue,
-//! 3. stores the unlocked word, without WAITERS, and takes the waiters out,
-//! 4. unlocks the queue and wakes them.
+//! 2. otherwise locks the queue and takes waiters out,
+//! 3. stores the unlocked word, with WAITERS if some waiters are left,
+//! 4. unlocks the queue and wakes the waiters it took out.
 //!
 //! WAITERS is set and cleared only under the queue's mutex, so a holder that finds it clear has no
 //! waiter to wake.
 
-use super::entry::{SharedWord, WAITERS, Word};
+use super::entry::{DIRTY, LOCKED, SharedWord, WAITERS, Word};
 use crate::frame::Sleeper;
 use crate::sync::{Arc, Mutex, Rank};
 
@@ -68,7 +69,7 @@ impl Waits {
     }
 
     /// Unlocks a word: from `locked` (the word as its holder knows it, without WAITERS) to
-    /// `unlocked`. Wakes the waiters.
+    /// `unlocked`. Wakes one waiter if the content is unchanged, and otherwise all.
     #[inline]
     pub(super) fn release(&self, word: &impl SharedWord, key: u64, locked: u64, unlocked: u64) {
         if let Err(found) = word.exchange(locked, unlocked) {
@@ -90,8 +91,12 @@ impl Waits {
             "I7: a locked entry was changed by somebody else"
         );
         let mut queue = self.queue(key).lock();
-        word.store(unlocked);
-        let woken: Vec<_> = queue.extract_if(.., |(other, _)| *other == key).collect();
+        let is_same = (locked ^ unlocked) & !(LOCKED | DIRTY) == 0;
+        let most = if is_same { 1 } else { usize::MAX };
+        let waiting = queue.extract_if(.., |(other, _)| *other == key);
+        let woken: Vec<_> = waiting.take(most).collect();
+        let left = queue.iter().any(|(other, _)| *other == key);
+        word.store(if left { unlocked | WAITERS } else { unlocked });
         drop(queue);
         for (_, sleeper) in woken {
             sleeper.rouse();

@@ -1,7 +1,6 @@
 //! Sync: which stores are durable once it has returned.
 
 use super::super::HoleWrites;
-use super::super::entries::Found;
 use super::super::extents::faulty::Faulty;
 use super::super::grab::Wanted;
 use super::*;
@@ -112,9 +111,7 @@ fn with_page_locked(
     change: impl FnOnce(super::super::entries::Locked<'_>),
 ) {
     let entries = &file.core().entries;
-    let Found::Locked(locked) = entries.lock(0, Wanted::Present).unwrap() else {
-        panic!("page 0 has an entry");
-    };
+    let locked = entries.lock(0, Wanted::Present).unwrap().unwrap();
     std::thread::scope(|scope| {
         let other = scope.spawn(other);
         until(|| entries.waits.len() == 1);
@@ -407,9 +404,7 @@ fn a_large_fault_that_waited_looks_at_the_end_again() {
     let device = device(8);
     let file = file(&pool, &device, 2 * LARGE);
     let entries = &file.core().entries;
-    let Found::Locked(held) = entries.lock(LARGE, Wanted::Large).unwrap() else {
-        panic!("there is nothing in the way");
-    };
+    let held = entries.lock(LARGE, Wanted::Large).unwrap().unwrap();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let fault = file
