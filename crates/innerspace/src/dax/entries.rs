@@ -115,8 +115,9 @@ impl Entries {
         }
     }
 
-    /// Locks the entries of `pages` that are `wanted`, as [`Entries::lock_batch`] does, and passes
-    /// them to `each` batch by batch. `each` unlocks them.
+    /// Locks the entries of `pages` that are `wanted` once they are locked, in the order of their
+    /// pages, and passes them to `each`, at most [`BATCH`] at a time. `each` unlocks them. Sleeps
+    /// on a locked entry.
     pub(super) fn for_each_batch<'e, E>(
         &'e self,
         pages: Range<u64>,
@@ -125,52 +126,27 @@ impl Entries {
     ) -> Result<(), E> {
         let (mut at, mut batch) = (pages.start, Vec::new());
         while at < pages.end {
-            self.lock_batch(&mut at, pages.end, &wanted, &mut batch);
-            if !batch.is_empty() {
+            let next = self.next(at, pages.end, |entry, locked| locked || wanted(entry));
+            let page = next.map_or(pages.end, |(page, _)| page);
+            let room = (BATCH - batch.len()) as u64;
+            let run = page..pages.end.min(page + room);
+            let is_wanted = |there: Option<Entry>| there.is_some_and(&wanted);
+            at = self.lock_run(run, is_wanted, |locked| batch.push(locked));
+            if at == page && page < pages.end {
+                at = page + 1;
+                // An entry that is there takes no node and is waited for.
+                if let Ok(Some(locked)) = self.find(page, Wanted::Present, Wait::Yes) {
+                    at = locked.pages().end;
+                    if wanted(locked.entry()) {
+                        batch.push(locked);
+                    }
+                }
+            }
+            if batch.len() == BATCH || (at >= pages.end && !batch.is_empty()) {
                 each(&mut batch)?;
             }
         }
         Ok(())
-    }
-
-    /// Locks the entries from `at` on and before `end`, in the order of their pages, and keeps
-    /// those that are `wanted` once they are locked, until `batch` has [`BATCH`] of them. Moves
-    /// `at` past the last entry that was looked at. Sleeps on a locked entry, and skips that entry
-    /// if it is not `wanted` any more.
-    fn lock_batch<'e>(
-        &'e self,
-        at: &mut u64,
-        end: u64,
-        wanted: impl Fn(Entry) -> bool,
-        batch: &mut Vec<Locked<'e>>,
-    ) {
-        let may_be = |entry: Entry, locked: bool| locked || wanted(entry);
-        while batch.len() < BATCH {
-            let Some(page) = self.next(*at, end, may_be) else {
-                *at = end;
-                return;
-            };
-            let room = (BATCH - batch.len()) as u64;
-            let pages = page..end.min(page + room);
-            *at = self.lock_run(
-                pages,
-                |there| there.is_some_and(&wanted),
-                |locked| {
-                    batch.push(locked);
-                },
-            );
-            if *at > page {
-                continue;
-            }
-            *at = page + 1;
-            // An entry that is there takes no node and is waited for, so nothing else can happen.
-            if let Ok(Some(locked)) = self.find(page, Wanted::Present, Wait::Yes) {
-                *at = locked.pages().end;
-                if wanted(locked.entry()) {
-                    batch.push(locked);
-                }
-            }
-        }
     }
 
     /// Locks entries of `pages` in one section, as [`grab::run`] does, up to the end of the first
@@ -211,19 +187,13 @@ impl Entries {
 
     /// Returns the words of the page's range, if there are any yet. The caller is in a section.
     fn words(&self, page: u64) -> Option<Words<'_>> {
-        let range = self.range_word(page)?;
-        let pool = &self.pool;
-        Some(Words { pool, range })
-    }
-
-    /// Returns the word of the page's range, if there is one yet.
-    fn range_word(&self, page: u64) -> Option<&raw::AtomicU64> {
-        let range = page >> LARGE_SHIFT;
-        let upper = self.upper.load(&self.pool.frames, range >> UPPER_SHIFT);
+        let (pool, range) = (&self.pool, page >> LARGE_SHIFT);
+        let upper = self.upper.load(&pool.frames, range >> UPPER_SHIFT);
         let IndexWord::Block(node) = upper else {
             return None;
         };
-        Some(&self.pool.frames.words(node)[(range % UPPER_RANGES) as usize])
+        let range = &pool.frames.words(node)[(range % UPPER_RANGES) as usize];
+        Some(Words { pool, range })
     }
 
     /// Returns a supply of nodes that has none yet.
@@ -273,8 +243,8 @@ impl Entries {
             }
             WordAt::Range => {
                 let _section = self.pool.domain.reader();
-                self.range_word(held.first)
-                    .expect("I7: the word of a locked entry")
+                let words = self.words(held.first);
+                words.expect("I7: the word of a locked entry").range
             }
         };
         held.release(&self.waits, word, unlocked);
@@ -285,86 +255,67 @@ impl Entries {
         let mut at = range_start(pages.start);
         while at < pages.end {
             let section = self.pool.domain.reader();
-            let Some(words) = self.words(at) else {
-                drop(section);
-                match self.next_range(at, pages.end) {
-                    Some(next) => at = next,
-                    None => return,
-                }
-                continue;
+            let unlinked = self.words(at).map(|words| grab::unlink(&words, 0));
+            at = match unlinked {
+                Some(_) => at + LARGE_PAGES,
+                None => self.next_range(at, pages.end),
             };
-            let unlinked = grab::unlink(&words, 0);
             drop(section);
-            if let Unlinked::Node(node) = unlinked {
+            if let Some(Unlinked::Node(node)) = unlinked {
                 self.retire(node);
             }
-            at += LARGE_PAGES;
         }
     }
 
-    /// Returns the first page under the next upper node after that of `page`.
-    fn next_range(&self, page: u64, end: u64) -> Option<u64> {
-        let _section = self.pool.domain.reader();
+    /// Returns the first page under the next upper node after that of `page`, or `end` if there is
+    /// none before. The caller is in a section.
+    fn next_range(&self, page: u64, end: u64) -> u64 {
         let shift = LARGE_SHIFT + UPPER_SHIFT;
         let (key, last) = ((page >> shift) + 1, end.div_ceil(1 << shift));
-        let (key, _) = self.upper.next_block(&self.pool.frames, key, last)?;
-        Some(key << shift).filter(|next| *next < end)
+        let next = self.upper.next_block(&self.pool.frames, key, last);
+        next.map_or(end, |(key, _)| key << shift)
     }
 
     /// Returns the first page, from `from` on and before `end`, whose entry is `wanted` when it is
-    /// read. The content of a locked entry may still change.
+    /// read, and the entry. The content of a locked entry may still change.
     pub(super) fn next(
         &self,
         from: u64,
         end: u64,
         wanted: impl Fn(Entry, bool) -> bool,
-    ) -> Option<u64> {
-        let is_wanted = |word: u64| match Word::decode(word) {
-            Word::Entry { entry, locked } => wanted(entry, locked),
-            Word::Absent | Word::Node { .. } => false,
+    ) -> Option<(u64, Entry)> {
+        let wanted_at = |page, word: &raw::AtomicU64| match decode(word) {
+            Word::Entry { entry, locked } if wanted(entry, locked) => Some((page, entry)),
+            _ => None,
         };
         let mut at = from;
         while at < end {
-            let section = self.pool.domain.reader();
-            let Some(range) = self.range_word(at) else {
-                drop(section);
-                at = self.next_range(at, end)?;
+            let _section = self.pool.domain.reader();
+            let Some(Words { pool, range }) = self.words(at) else {
+                at = self.next_range(at, end);
                 continue;
             };
-            let word = range.load(raw::Ordering::SeqCst);
-            let found = match Word::decode(word) {
+            let next = range_start(at) + LARGE_PAGES;
+            let found = match decode(range) {
                 Word::Node { frame, .. } => {
-                    let words = self.pool.frames.words(frame);
-                    let mut slots = (at % LARGE_PAGES) as usize..LARGE_PAGES as usize;
-                    let slot =
-                        slots.find(|slot| is_wanted(words[*slot].load(raw::Ordering::SeqCst)));
-                    slot.map(|slot| range_start(at) + slot as u64)
+                    let words = pool.frames.words(frame);
+                    let word = |page| &words[(page % LARGE_PAGES) as usize];
+                    (at..end.min(next)).find_map(|page| wanted_at(page, word(page)))
                 }
-                _ => is_wanted(word).then_some(at),
+                _ => wanted_at(at, range),
             };
-            match found {
-                Some(page) => return Some(page).filter(|page| *page < end),
-                None => at = range_start(at) + LARGE_PAGES,
+            if found.is_some() {
+                return found;
             }
+            at = next;
         }
         None
     }
 
     /// Returns the entry of a page when it is read, without locking it.
     pub(super) fn peek(&self, page: u64) -> Option<Entry> {
-        let _section = self.pool.domain.reader();
-        let range = self.range_word(page)?;
-        match Word::decode(range.load(raw::Ordering::SeqCst)) {
-            Word::Absent => None,
-            Word::Entry { entry, .. } => Some(entry),
-            Word::Node { frame, .. } => {
-                let word = &self.pool.frames.words(frame)[(page % LARGE_PAGES) as usize];
-                match Word::decode(word.load(raw::Ordering::SeqCst)) {
-                    Word::Entry { entry, .. } => Some(entry),
-                    _ => None,
-                }
-            }
-        }
+        let there = self.next(page, page + 1, |_, _| true);
+        there.map(|(_, entry)| entry)
     }
 
     /// Returns the number of nodes in use, each one page: those of pages, of ranges, and above.
@@ -382,7 +333,7 @@ impl Entries {
             drop(section);
             let Some((found, node)) = next else { break };
             for word in self.pool.frames.words(node) {
-                if let Word::Node { frame, .. } = Word::decode(word.load(raw::Ordering::Relaxed)) {
+                if let Word::Node { frame, .. } = decode(word) {
                     self.retire(frame);
                 }
             }
@@ -397,6 +348,10 @@ impl Entries {
             key = found + 1;
         }
     }
+}
+
+fn decode(word: &raw::AtomicU64) -> Word {
+    Word::decode(word.load(raw::Ordering::SeqCst))
 }
 
 impl Locked<'_> {

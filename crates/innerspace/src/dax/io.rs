@@ -12,7 +12,7 @@ use arrayvec::ArrayVec;
 
 use super::core::DaxCore;
 use super::entries::Locked;
-use super::entry::{Content, Entry, LARGE_PAGES, Size};
+use super::entry::{Content, Entry, LARGE_PAGES};
 use super::error::{DaxAction, DaxError};
 use super::extents::Extent;
 use super::grab::{Wanted, range_start};
@@ -113,21 +113,15 @@ impl DaxCore {
     fn hole_or_block(&self, page: u64, pages: u64) -> Extent {
         let is_block = |entry: Entry, _| matches!(entry.content(), Content::Block(_));
         let next = self.entries.next(page, page + pages, is_block);
-        let hole = |pages| Extent { at: None, pages };
-        if next != Some(page) {
-            return hole(next.map_or(pages, |next| next - page));
-        }
-        let entry = self.entries.peek(page);
-        match entry.map(|entry| (entry.size(), entry.content())) {
-            Some((Size::Large, Content::Block(block))) => Extent {
-                at: Some(block + page % LARGE_PAGES),
-                pages: (LARGE_PAGES - page % LARGE_PAGES).min(pages),
+        match next.map(|(next, entry)| (next, entry.size().pages(), entry.content())) {
+            Some((next, size, Content::Block(block))) if next == page => Extent {
+                at: Some(block + page % size),
+                pages: (size - page % size).min(pages),
             },
-            Some((Size::Small, Content::Block(block))) => Extent {
-                at: Some(block),
-                pages: 1,
+            next => Extent {
+                at: None,
+                pages: next.map_or(pages, |(next, ..)| next - page),
             },
-            _ => hole(1),
         }
     }
 

@@ -3,8 +3,7 @@
 use std::fmt;
 
 use super::core::DaxCore;
-use super::entry::{Content, Size};
-use super::grab::range_start;
+use super::entry::Content;
 use super::stripes::Count;
 use crate::units::{ByteSize, Grouped, PAGE_SHIFT, PageCount};
 
@@ -57,15 +56,9 @@ impl DaxStats {
             flushed: read(Count::Flushed),
             ..DaxStats::default()
         };
-        let mut page = 0;
-        while let Some(found) = core.entries.next(page, u64::MAX >> PAGE_SHIFT, |_, _| true) {
-            page = found + 1;
-            let Some(entry) = core.entries.peek(found) else {
-                continue;
-            };
-            if entry.size() == Size::Large {
-                page = range_start(found) + Size::Large.pages();
-            }
+        let (mut page, end) = (0, u64::MAX >> PAGE_SHIFT);
+        while let Some((found, entry)) = core.entries.next(page, end, |_, _| true) {
+            page = (found + 1).next_multiple_of(entry.size().pages());
             let pages = PageCount(entry.size().pages());
             match entry.content() {
                 Content::Block(_) => stats.present += pages,
