@@ -130,39 +130,43 @@ impl DaxRef {
         if kind == FaultKind::Write {
             self.check_writable(DaxCore::offset(page))?;
         }
-        if reach == Reach::Leaf {
-            if let Some(found) = self.fault_large(page, kind)? {
-                self.counts.count(Count::LargeFaults);
-                return Ok(DaxPages::of_entry(self, found));
+        let (large, end) = match reach {
+            Reach::Pages { end } => (None, end),
+            Reach::Leaf => {
+                let whole_pages = || self.size() / PAGE_SIZE as u64;
+                let large = self.lock_large(page, kind, Wait::Yes, whole_pages)?;
+                self.counts.count(match large {
+                    Some(_) => Count::LargeFaults,
+                    None => Count::Fallbacks,
+                });
+                (large, range_start(page) + LARGE_PAGES)
             }
-            self.counts.count(Count::Fallbacks);
-        }
-        let reach = match reach {
-            Reach::Leaf => Reach::Pages {
-                end: range_start(page) + LARGE_PAGES,
-            },
-            pages => pages,
         };
-        let mut locked = self.lock_page(page, kind, Wait::Yes)?;
-        match kind {
-            FaultKind::Read => self.look_up(&mut locked, page)?,
-            FaultKind::Write => self.make_block(&mut locked, page, |_| Ok(()))?,
-        }
-        let mut around = Vec::new();
+        let locked = match large {
+            Some(locked) => locked,
+            None => {
+                let mut locked = self.lock_page(page, kind, Wait::Yes)?;
+                match kind {
+                    FaultKind::Read => self.look_up(&mut locked, page)?,
+                    FaultKind::Write => self.make_block(&mut locked, page, |_| Ok(()))?,
+                }
+                locked
+            }
+        };
         let is_hole = locked.content() == Content::Zero;
         if is_hole {
             self.counts.count(Count::ZeroMaps);
         }
-        if let (Reach::Pages { end }, Size::Small) = (reach, locked.entry().size()) {
-            match kind {
-                FaultKind::Read if is_hole => around = self.holes_behind(page, end),
-                FaultKind::Write => around = self.blocks_behind(page, end.min(page + 1 + more)),
-                FaultKind::Read => {}
-            }
-        }
-        let mut pages = DaxPages::of_entry(self, locked.into_held());
-        pages.around = around;
-        Ok(pages)
+        let around = match (locked.entry().size(), kind) {
+            (Size::Small, FaultKind::Read) if is_hole => self.holes_behind(page, end),
+            (Size::Small, FaultKind::Write) => self.blocks_behind(page, end.min(page + 1 + more)),
+            _ => Vec::new(),
+        };
+        Ok(DaxPages {
+            file: self.clone(),
+            first: locked.into_held(),
+            around,
+        })
     }
 }
 
@@ -296,97 +300,77 @@ impl DaxCore {
         self.settle_heap();
     }
 
-    /// Locks all of the page's 2 MiB as one entry. Returns `None` if one page has to be mapped
-    /// instead.
-    fn fault_large(&self, page: u64, kind: FaultKind) -> Result<Option<Held>, DaxError> {
-        let first = range_start(page);
-        let within = |core: &DaxCore| first + LARGE_PAGES <= core.size() / PAGE_SIZE as u64;
-        if !within(self) {
+    /// Locks all of the page's 2 MiB as one entry: a block, which is dirty if the access writes, or
+    /// a hole to read. Returns `None` if single pages have to be used instead. The range has to end
+    /// before the page that `end` returns. If the caller shares `layout`, no cut is under way.
+    pub(super) fn lock_large(
+        &self,
+        page: u64,
+        kind: FaultKind,
+        wait: Wait,
+        end: impl Fn() -> u64,
+    ) -> Result<Option<Locked<'_>>, DaxError> {
+        let fits = || range_start(page) + LARGE_PAGES <= end();
+        let fills_holes = self.setup.hole_writes == HoleWrites::Large;
+        // A host would have to be asked for its blocks, and for room.
+        if !fits() || (wait == Wait::No && self.parts.host.is_some()) {
             return Ok(None);
         }
-        if kind == FaultKind::Write && !self.may_store_large(first, page)? {
+        // This is checked before the range is locked: locking it would unlink the node of a hole
+        // that is written page by page.
+        if kind == FaultKind::Write
+            && !fills_holes
+            && !matches!(self.large_content(page)?, Some(Content::Block(_)))
+        {
             return Ok(None);
         }
         let mut locked = loop {
-            let Some(locked) = self.entries.find(page, Wanted::Large, Wait::Yes)? else {
+            let found = self.entries.find(page, Wanted::Large, wait)?;
+            let Some(locked) = found.filter(|_| fits()) else {
                 return Ok(None);
             };
-            if !within(self) {
-                return Ok(None);
-            }
             if !self.is_being_cut(&locked.pages()) {
                 break locked;
             }
             drop(locked);
             self.wait_for_cut();
         };
-        if !self.find_large(&mut locked, page, kind)? {
+        if wait == Wait::No && !self.is_put_nonblocking(locked.entry()) {
             return Ok(None);
         }
-        match (locked.content(), kind) {
-            (Content::Block(_), FaultKind::Read) => {}
-            (_, FaultKind::Read) => self.counts.count(Count::ZeroMaps),
-            (Content::Block(_), FaultKind::Write) => {
-                self.make_block(&mut locked, page, |_| Ok(()))?;
-            }
-            (_, FaultKind::Write) => {
-                // If no 2 MiB are free in one piece, one page may still be free.
-                if self.make_block(&mut locked, page, |_| Ok(())).is_err() {
-                    return Ok(None);
-                }
-            }
-        }
-        Ok(Some(locked.into_held()))
-    }
-
-    /// Returns whether the 2 MiB from `first` on may take a store as one entry. Called before they
-    /// are locked: locking the range would unlink the node of a hole that is written page by page.
-    pub(super) fn may_store_large(&self, first: u64, page: u64) -> Result<bool, DaxError> {
-        match self.setup.hole_writes {
-            HoleWrites::Large => Ok(true),
-            HoleWrites::OnePage => {
-                let content = self.large_content(first, page)?;
-                Ok(matches!(content, Some(Content::Block(_))))
-            }
-        }
-    }
-
-    /// Looks up the content of a locked range of 2 MiB. Returns whether the range can be one entry:
-    /// a block, a hole that is read, or a hole that a store turns into a block.
-    pub(super) fn find_large(
-        &self,
-        locked: &mut Locked<'_>,
-        page: u64,
-        kind: FaultKind,
-    ) -> Result<bool, DaxError> {
         let content = match locked.content() {
-            Content::Empty => self.large_content(locked.first(), page)?,
+            Content::Empty => self.large_content(page)?,
             known => Some(known),
         };
         match (content, kind) {
-            (None, _) => return Ok(false),
+            (None, _) => return Ok(None),
             (Some(Content::Zero), FaultKind::Write) => {
-                return Ok(self.setup.hole_writes == HoleWrites::Large);
+                // If no 2 MiB are free in one piece, single pages may still be free.
+                if !fills_holes || self.make_block(&mut locked, page, |_| Ok(())).is_err() {
+                    return Ok(None);
+                }
             }
-            (Some(found), _) if locked.content() == Content::Empty => {
-                locked.set(Entry::new(Size::Large, found));
+            (Some(found), _) => {
+                if locked.content() == Content::Empty {
+                    locked.set(Entry::new(Size::Large, found));
+                }
+                if kind == FaultKind::Write {
+                    self.make_block(&mut locked, page, |_| Ok(()))?;
+                }
             }
-            (Some(_), _) => {}
         }
-        Ok(true)
+        Ok(Some(locked))
     }
 
-    /// Returns the content of the 2 MiB from `first` on, if it is uniform: a hole, or a run of the
-    /// device that begins at a multiple of 2 MiB.
-    pub(super) fn large_content(&self, first: u64, page: u64) -> Result<Option<Content>, DaxError> {
-        let extent = self.look_up_extent(first, LARGE_PAGES, DaxCore::offset(page))?;
-        if extent.pages < LARGE_PAGES {
-            return Ok(None);
-        }
+    /// Returns the content of the page's 2 MiB, if it is uniform: a hole, or a run of the device
+    /// that begins at a multiple of 2 MiB.
+    fn large_content(&self, page: u64) -> Result<Option<Content>, DaxError> {
+        let offset = DaxCore::offset(page);
+        let extent = self.look_up_extent(range_start(page), LARGE_PAGES, offset)?;
         Ok(match extent.at {
+            _ if extent.pages < LARGE_PAGES => None,
             None => Some(Content::Zero),
-            Some(block) if block % LARGE_PAGES == 0 => Some(Content::Block(block)),
-            Some(_) => None,
+            Some(block) => (block % LARGE_PAGES == 0).then_some(Content::Block(block)),
         })
     }
 

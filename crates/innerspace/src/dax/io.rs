@@ -15,7 +15,7 @@ use super::entries::Locked;
 use super::entry::{Content, Entry, LARGE_PAGES};
 use super::error::{DaxAction, DaxError};
 use super::extents::Extent;
-use super::grab::{Wanted, range_start};
+use super::grab::range_start;
 use super::open::HostFile;
 use crate::cache::{FaultKind, Wait};
 use crate::exec::reentry::FileLocked;
@@ -259,33 +259,17 @@ impl DaxCore {
         if !offset.is_multiple_of(LARGE_BYTES as u64) || self.is_guarded() {
             return Ok(None);
         }
-        // A host would have to provide room for the block.
-        if wait == Wait::No && self.parts.host.is_some() {
-            return Ok(None);
-        }
         let first = offset >> PAGE_SHIFT;
-        if !self.may_store_large(first, first)? {
-            return Ok(None);
-        }
-        let Some(mut locked) = self.entries.find(first, Wanted::Large, wait)? else {
+        let locked = self.lock_large(first, FaultKind::Write, wait, || u64::MAX)?;
+        let Some(Content::Block(block)) = locked.as_ref().map(Locked::content) else {
             return Ok(None);
         };
-        if wait == Wait::No && !self.is_put_nonblocking(locked.entry()) {
-            return Ok(None);
-        }
-        if !self.find_large(&mut locked, first, FaultKind::Write)? {
-            return Ok(None);
-        }
-        let written = self.make_block(&mut locked, first, |block| {
-            self.write_pieces(
-                pieces(block * PAGE, LARGE_BYTES).map(|(page, _, part)| (page * PAGE, part)),
-                bytes,
-            );
-            Ok(())
-        });
+        self.write_pieces(
+            pieces(block * PAGE, LARGE_BYTES).map(|(page, _, part)| (page * PAGE, part)),
+            bytes,
+        );
         self.written_in_place(first..first + LARGE_PAGES);
-        // If no 2 MiB are free in one piece, single pages may still be free.
-        Ok(written.is_ok().then_some(LARGE_BYTES))
+        Ok(Some(LARGE_BYTES))
     }
 
     /// Copies bytes to the device. `places` yields the offset and length of each part.
