@@ -15,6 +15,7 @@ use super::device::Durability;
 use super::entries::Locked;
 use super::entry::{Content, Entry, LARGE_PAGES, Size};
 use super::error::{DaxAction, DaxError};
+use super::extents::Extent;
 use super::grab::{Held, Wanted, range_start};
 use super::reference::DaxRef;
 use super::stripes::Count;
@@ -165,7 +166,7 @@ impl DaxRef {
         Ok(DaxPages {
             file: self.clone(),
             first: locked.into_held(),
-            around,
+            around: around.into_iter().map(Locked::into_held).collect(),
         })
     }
 }
@@ -376,23 +377,22 @@ impl DaxCore {
 
     /// Locks the blocks that follow `page`, to which the access will store next, and makes them
     /// dirty. Never waits for a locked entry, and allocates nothing.
-    fn blocks_behind(&self, page: u64, end: u64) -> Vec<Held> {
+    fn blocks_behind(&self, page: u64, end: u64) -> Vec<Locked<'_>> {
         let is_block = |there: Option<Entry>| {
             there.is_some_and(|entry| matches!(entry.content(), Content::Block(_)))
         };
-        let mut held = self.lock_behind(page, end, STORES_AROUND, is_block);
-        let storable = self.storable(&held);
-        self.keep_first(&mut held, storable);
+        let mut blocks = self.lock_behind(page, end, STORES_AROUND, is_block);
+        blocks.truncate(self.storable(&blocks));
         // The blocks are all in one range, which is the one recorded as dirty.
         let mut became_dirty = false;
-        for held in &mut held {
-            became_dirty |= !held.entry.is_dirty();
-            held.entry = held.entry.dirty();
+        for block in &mut blocks {
+            became_dirty |= !block.entry().is_dirty();
+            block.set(block.entry().dirty());
         }
         if became_dirty {
             self.note_dirty(page);
         }
-        held
+        blocks
     }
 
     /// Locks the entries of the pages that follow `page`, up to the first that is not `wanted`:
@@ -404,97 +404,71 @@ impl DaxCore {
         end: u64,
         most: u64,
         wanted: impl Fn(Option<Entry>) -> bool,
-    ) -> Vec<Held> {
+    ) -> Vec<Locked<'_>> {
         let end = end.min(page + most).min(range_start(page) + LARGE_PAGES);
         let pages = page + 1..end.min(self.pages());
-        let mut held = Vec::new();
+        let mut all = Vec::new();
         if pages.is_empty() {
-            return held;
+            return all;
         }
-        held.reserve_exact((pages.end - pages.start) as usize);
+        all.reserve_exact((pages.end - pages.start) as usize);
         // Nothing is locked after the first page that is not wanted.
         let ended = Cell::new(false);
         let goes_on = |there| {
             ended.set(ended.get() || !wanted(there));
             !ended.get()
         };
-        self.entries.lock_run(pages, goes_on, |locked| {
-            held.push(locked.into_held());
-        });
-        held
-    }
-
-    /// Unlocks all of these entries except the first ones.
-    fn keep_first(&self, held: &mut Vec<Held>, count: usize) {
-        for other in held.split_off(count) {
-            drop(self.entries.adopt(other));
-        }
+        let each = |locked| all.push(locked);
+        self.entries.lock_run(pages, goes_on, each);
+        all
     }
 
     /// Returns how many of these blocks, from the first on, can be stored to: see
-    /// [`DaxCore::make_storable`].
-    fn storable(&self, held: &[Held]) -> usize {
+    /// [`DaxCore::make_storable`]. If a host has to provide room, its blocks follow each other as
+    /// their pages do.
+    fn storable(&self, blocks: &[Locked<'_>]) -> usize {
+        let Some(Content::Block(first)) = blocks.first().map(Locked::content) else {
+            return 0;
+        };
         if self.parts.device.durability() == Durability::Lines {
-            return held.len(); // no host has to provide room
+            return blocks.len(); // no host has to provide room
         }
-        let mut done = 0;
-        while let Some(first) = held.get(done) {
-            let Content::Block(block) = first.entry.content() else {
-                break;
-            };
-            let follows = |(held, at): &(&Held, u64)| held.entry.content() == Content::Block(*at);
-            let run = held[done..].iter().zip(block..);
-            let count = run.take_while(follows).count();
-            let storable = |block: u64, pages: u64| {
-                let (at, len) = (block << PAGE_SHIFT, pages << PAGE_SHIFT);
-                self.parts.device.make_storable(at, len).is_ok()
-            };
-            if !storable(block, count as u64) {
-                // The blocks before the one that is refused are kept.
-                let blocks = block..block + count as u64;
-                return done + blocks.take_while(|block| storable(*block, 1)).count();
-            }
-            done += count;
+        let follows = |(locked, at): &(&Locked<'_>, u64)| locked.content() == Content::Block(*at);
+        let count = blocks.iter().zip(first..).take_while(follows).count() as u64;
+        let storable = |block: u64, pages: u64| {
+            let (at, len) = (block << PAGE_SHIFT, pages << PAGE_SHIFT);
+            self.parts.device.make_storable(at, len).is_ok()
+        };
+        if storable(first, count) {
+            return count as usize;
         }
-        done
+        // The blocks before the one that is refused are kept.
+        let mut run = first..first + count;
+        let refused = run.position(|block| !storable(block, 1));
+        refused.unwrap_or(count as usize)
     }
 
     /// Locks the holes that follow `page`, as far as one query of the extent map names them. Never
     /// waits for a locked entry.
-    fn holes_behind(&self, page: u64, end: u64) -> Vec<Held> {
+    fn holes_behind(&self, page: u64, end: u64) -> Vec<Locked<'_>> {
         let may_be_hole =
             |there: Option<Entry>| there.is_none_or(|entry| entry.content() == Content::Zero);
-        let mut held = self.lock_behind(page, end, AROUND, may_be_hole);
+        let mut holes = self.lock_behind(page, end, AROUND, may_be_hole);
         failpoint!(HolesLocked);
         // The extent map is queried with all these entries locked. Pages that were cut off
         // meanwhile, or are being cut out, are not mapped.
-        let locked = page + 1..page + 1 + held.len() as u64;
-        let known = match self.is_being_cut(&locked) {
+        let (first, count) = (page + 1, holes.len() as u64);
+        let known = match count == 0 || self.is_being_cut(&(first..first + count)) {
             true => 0,
-            false => self
-                .hole_at(&locked)
-                .min(self.pages().saturating_sub(page + 1)),
+            false => match self.parts.extents.lookup(first, count) {
+                Ok(Extent { at: None, pages }) => pages.min(self.pages().saturating_sub(first)),
+                _ => 0,
+            },
         };
-        self.keep_first(&mut held, known.min(locked.end - locked.start) as usize);
-        for held in &mut held {
-            held.entry = Entry::new(Size::Small, Content::Zero);
+        holes.truncate(known as usize);
+        for hole in &mut holes {
+            hole.set(Entry::new(Size::Small, Content::Zero));
         }
-        held
-    }
-
-    /// Returns how many of these pages, from the first on, are a hole according to one query of the
-    /// extent map. Their entries are locked.
-    fn hole_at(&self, pages: &Range<u64>) -> u64 {
-        if pages.is_empty() {
-            return 0;
-        }
-        match self
-            .parts
-            .extents
-            .lookup(pages.start, pages.end - pages.start)
-        {
-            Ok(extent) if extent.at.is_none() => extent.pages,
-            _ => 0,
-        }
+        holes
     }
 }
