@@ -165,7 +165,7 @@ impl DaxCore {
         self.for_each_part(bytes, |locked, page, _| {
             let has_block = matches!(locked.content(), Content::Block(_));
             match has_block && !self.is_storable(locked.entry()) {
-                true => self.make_block(locked, page, |_| Ok(())),
+                true => self.make_block(locked, page, Wait::Yes, |_| Ok(())),
                 false => Ok(()), // a hole stays a hole
             }
         })

@@ -53,15 +53,6 @@ pub(crate) struct DaxPages {
 }
 
 impl DaxPages {
-    /// Makes a value for the pages that one entry covers.
-    pub(super) fn of_entry(file: &DaxRef, held: Held) -> DaxPages {
-        DaxPages {
-            file: file.clone(),
-            first: held,
-            around: Vec::new(),
-        }
-    }
-
     /// Returns whether these are pages of this file.
     pub(crate) fn is_of(&self, file: &DaxCore) -> bool {
         std::ptr::eq(&*self.file, file)
@@ -149,7 +140,9 @@ impl DaxRef {
                 let mut locked = self.lock_page(page, kind, Wait::Yes)?;
                 match kind {
                     FaultKind::Read => self.look_up(&mut locked, page)?,
-                    FaultKind::Write => self.make_block(&mut locked, page, |_| Ok(()))?,
+                    FaultKind::Write => {
+                        self.make_block(&mut locked, page, Wait::Yes, |_| Ok(()))?
+                    }
                 }
                 locked
             }
@@ -169,6 +162,53 @@ impl DaxRef {
             around: around.into_iter().map(Locked::into_held).collect(),
         })
     }
+
+    /// Returns the entry to map at `page` of the file, if that needs no waiting: a block, or a hole
+    /// for a load. Never queries the device or its file system, makes no entry and takes no
+    /// translations away. If one of these is necessary, or another thread has the entry locked, the
+    /// caller has to take the blocking path.
+    pub(crate) fn try_fault(
+        &self,
+        page: u64,
+        kind: FaultKind,
+    ) -> Result<Option<DaxPages>, DaxError> {
+        let offset = DaxCore::offset(page);
+        if kind == FaultKind::Write {
+            self.check_writable(offset)?;
+        }
+        let found = self.entries.find(page, Wanted::Present, Wait::No)?;
+        // The length and the cuts are checked with the entry locked, as on the blocking path.
+        if page >= self.pages() {
+            return Err(self.past_end(offset, PAGE_SIZE as u64));
+        }
+        let found = found.filter(|locked| !self.is_being_cut(&locked.pages()));
+        let Some(mut locked) = found else {
+            return Ok(None);
+        };
+        let is_ready = match kind {
+            FaultKind::Read => true,
+            FaultKind::Write => {
+                let paid = locked.entry().is_dirty() || self.pay_ahead(Wait::No).is_ok();
+                let mut make = || self.make_block(&mut locked, page, Wait::No, |_| Ok(()));
+                paid && make().is_ok()
+            }
+        };
+        if !is_ready {
+            return Ok(None);
+        }
+        self.counts.count(Count::Faults);
+        if locked.entry().size() == Size::Large {
+            self.counts.count(Count::LargeFaults);
+        }
+        if locked.content() == Content::Zero {
+            self.counts.count(Count::ZeroMaps);
+        }
+        Ok(Some(DaxPages {
+            file: self.clone(),
+            first: locked.into_held(),
+            around: Vec::new(),
+        }))
+    }
 }
 
 impl DaxCore {
@@ -185,14 +225,16 @@ impl DaxCore {
 
     /// Makes a small or large entry a dirty block, and allocates the block if there is none. `fill`
     /// is called with the block's first device page, once no mapping has a hole there any more. If
-    /// `fill` fails, the entry is unchanged.
+    /// `fill` fails, the entry is unchanged. With [`Wait::No`], fails with
+    /// [`DaxError::WouldBlock`] and changes nothing if the block cannot be made without waiting.
     pub(super) fn make_block(
         &self,
         locked: &mut Locked<'_>,
         page: u64,
+        wait: Wait,
         fill: impl FnOnce(u64) -> Result<(), DaxError>,
     ) -> Result<(), DaxError> {
-        let (_, became_dirty) = self.put_block(locked, page, fill)?;
+        let (_, became_dirty) = self.put_block(locked, page, wait, fill)?;
         if became_dirty {
             self.note_dirty(page);
         }
@@ -206,8 +248,13 @@ impl DaxCore {
         &self,
         locked: &mut Locked<'_>,
         page: u64,
+        wait: Wait,
         fill: impl FnOnce(u64) -> Result<(), DaxError>,
     ) -> Result<(u64, bool), DaxError> {
+        let ready = self.is_storable(locked.entry());
+        if wait == Wait::No && !self.is_put_nonblocking(locked.entry(), ready) {
+            return Err(self.would_block(DaxCore::offset(page)));
+        }
         let (block, is_new) = match (locked.content(), self.block_at(locked, page)?) {
             (Content::Block(block), _) | (_, Some(block)) => (block, false),
             _ => (self.new_block(locked, page)?, true),
@@ -216,7 +263,7 @@ impl DaxCore {
             self.revoke(locked.pages(), locked.entry());
             self.grace();
         }
-        let storable = match self.is_storable(locked.entry()) {
+        let storable = match ready {
             true => Ok(()),
             false => self.make_storable(locked.first(), block, locked.entry().size().pages()),
         };
@@ -235,6 +282,16 @@ impl DaxCore {
         let dirty = Entry::new(before.size(), Content::Block(block)).dirty();
         locked.set(dirty);
         Ok((block, before != dirty))
+    }
+
+    /// Returns whether [`DaxCore::put_block`] waits for nothing at such an entry: neither for the
+    /// host nor for the readers of a hole. `ready` is what [`DaxCore::is_storable`] said.
+    fn is_put_nonblocking(&self, entry: Entry, ready: bool) -> bool {
+        match entry.content() {
+            Content::Block(_) => ready || self.parts.device.durability() == Durability::Lines,
+            Content::Empty => self.parts.host.is_none(),
+            Content::Zero => false,
+        }
     }
 
     /// Returns whether the host has room for stores to an entry's block already, so that it need
@@ -336,7 +393,8 @@ impl DaxCore {
             drop(locked);
             self.wait_for_cut();
         };
-        if wait == Wait::No && !self.is_put_nonblocking(locked.entry()) {
+        let ready = self.is_storable(locked.entry());
+        if wait == Wait::No && !self.is_put_nonblocking(locked.entry(), ready) {
             return Ok(None);
         }
         let content = match locked.content() {
@@ -347,7 +405,11 @@ impl DaxCore {
             (None, _) => return Ok(None),
             (Some(Content::Zero), FaultKind::Write) => {
                 // If no 2 MiB are free in one piece, single pages may still be free.
-                if !fills_holes || self.make_block(&mut locked, page, |_| Ok(())).is_err() {
+                if !fills_holes
+                    || self
+                        .make_block(&mut locked, page, wait, |_| Ok(()))
+                        .is_err()
+                {
                     return Ok(None);
                 }
             }
@@ -356,7 +418,7 @@ impl DaxCore {
                     locked.set(Entry::new(Size::Large, found));
                 }
                 if kind == FaultKind::Write {
-                    self.make_block(&mut locked, page, |_| Ok(()))?;
+                    self.make_block(&mut locked, page, wait, |_| Ok(()))?;
                 }
             }
         }

@@ -434,10 +434,7 @@ impl DaxFile {
         let mut page = pages.start;
         while page < pages.end {
             let mut locked = core.lock_page(page, FaultKind::Write, wait)?;
-            if wait == Wait::No && !core.is_put_nonblocking(locked.entry()) {
-                return Err(core.would_block(DaxCore::offset(page)));
-            }
-            core.make_block(&mut locked, page, |_| Ok(()))?;
+            core.make_block(&mut locked, page, wait, |_| Ok(()))?;
             let Content::Block(block) = locked.content() else {
                 unreachable!("made above");
             };

@@ -366,13 +366,11 @@ impl DaxCore {
             1 => run.locked.first_mut(),
             _ => run.locked.get_mut((page - run.first) as usize),
         };
-        let may_be_put =
-            |locked: &&mut Locked<'_>| wait == Wait::Yes || self.is_put_nonblocking(locked.entry());
-        let Some(locked) = locked.filter(covers).filter(may_be_put) else {
+        let Some(locked) = locked.filter(covers) else {
             assert_eq!(wait, Wait::No, "locked with the run");
             return Err(self.would_block(DaxCore::offset(page)));
         };
-        let (block, became_dirty) = self.put_block(locked, page, |_| Ok(()))?;
+        let (block, became_dirty) = self.put_block(locked, page, wait, |_| Ok(()))?;
         run.became_dirty |= became_dirty;
         Ok((block + (page - locked.first())) * PAGE)
     }
@@ -381,7 +379,7 @@ impl DaxCore {
     fn write_page(&self, page: u64, inside: usize, bytes: &[u8]) -> Result<(), DaxError> {
         let mut locked = self.lock_for(page, FaultKind::Write, Wait::Yes)?;
         let first = locked.first();
-        self.make_block(&mut locked, page, |block| {
+        self.make_block(&mut locked, page, Wait::Yes, |block| {
             let at = (block + (page - first)) * PAGE + inside as u64;
             self.write_device(at, bytes, DaxCore::offset(page) + inside as u64)
         })
@@ -452,7 +450,7 @@ impl DaxCore {
             return Ok(());
         }
         let first = locked.first();
-        self.make_block(locked, page, |block| {
+        self.make_block(locked, page, Wait::Yes, |block| {
             let at = (block + (page - first)) * PAGE + bytes.start as u64;
             self.parts.device.zero(at, bytes.len() as u64);
             Ok(())

@@ -12,7 +12,7 @@
 //! - `entry`, `waits`, `grab`: the word of an entry; its waiters; locking it in place
 //! - `entries`: a file's entries, in nodes of the arena
 //! - `core`, `file`: a file's state; the handle, and pins
-//! - `fault`, `nonblocking`: page faults; those that do not wait
+//! - `fault`: page faults
 //! - `io`: reads and writes by call
 //! - `try_forms`: the calls that never wait, and calls in the background
 //! - `flush`: sync
@@ -72,7 +72,6 @@ mod file;
 mod flush;
 mod grab;
 mod io;
-mod nonblocking;
 mod open;
 mod pins;
 mod reference;
