@@ -30,19 +30,6 @@ const LARGE_BYTES: usize = LARGE_PAGES as usize * PAGE_SIZE;
 /// edge.
 const RUN: usize = 17;
 
-/// Neighbouring entries that a write has locked, in the order of their pages.
-#[derive(Default)]
-struct Run<'e> {
-    /// The first page that is written.
-    first: u64,
-    /// The locked entries: one for each page from `first` on, or a large one for all of them.
-    locked: ArrayVec<Locked<'e>, RUN>,
-    /// The destinations on the device: offset and number of bytes.
-    places: ArrayVec<(u64, usize), RUN>,
-    /// Whether an entry became dirty. The range is recorded as dirty before the entry is unlocked.
-    became_dirty: bool,
-}
-
 /// Splits `offset..offset + len` by pages. Yields the page, the offset in it, and the length of
 /// each part.
 pub(crate) fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
@@ -228,11 +215,7 @@ impl DaxCore {
         while done < buf.len() {
             let paid = self.pay_ahead(wait).map_err(DaxError::from);
             let (left, at) = (&buf[done..], offset + done as u64);
-            let written = paid.and_then(|()| match self.write_large(left, at, wait)? {
-                Some(written) => Ok(written),
-                None => self.write_run(left, at, wait),
-            });
-            match written {
+            match paid.and_then(|()| self.write_run(left, at, wait)) {
                 Ok(written) => done += written,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -245,49 +228,8 @@ impl DaxCore {
         Ok(done)
     }
 
-    /// Writes all of 2 MiB in one step, if the write covers them and they are one block or become
-    /// one. Returns the number of bytes, or `None` if the caller has to write page by page.
-    fn write_large(
-        &self,
-        bytes: &[u8],
-        offset: u64,
-        wait: Wait,
-    ) -> Result<Option<usize>, DaxError> {
-        let Some(bytes) = bytes.get(..LARGE_BYTES) else {
-            return Ok(None);
-        };
-        if !offset.is_multiple_of(LARGE_BYTES as u64) || self.is_guarded() {
-            return Ok(None);
-        }
-        let first = offset >> PAGE_SHIFT;
-        let locked = self.lock_large(first, FaultKind::Write, wait, || u64::MAX)?;
-        let Some(Content::Block(block)) = locked.as_ref().map(Locked::content) else {
-            return Ok(None);
-        };
-        self.write_pieces(
-            pieces(block * PAGE, LARGE_BYTES).map(|(page, _, part)| (page * PAGE, part)),
-            bytes,
-        );
-        self.written_in_place(first..first + LARGE_PAGES);
-        Ok(Some(LARGE_BYTES))
-    }
-
-    /// Copies bytes to the device. `places` yields the offset and length of each part.
-    fn write_pieces(&self, places: impl Iterator<Item = (u64, usize)>, bytes: &[u8]) {
-        let mut places = places.peekable();
-        let mut left = bytes;
-        while let Some((at, part)) = places.next() {
-            // The processor fetches ahead by itself, but not past the end of a page.
-            if let Some(&(next, _)) = places.peek() {
-                self.parts.device.prefetch_page(next);
-            }
-            let (piece, rest) = left.split_at(part);
-            self.parts.device.write(at, piece);
-            left = rest;
-        }
-    }
-
-    /// Writes to the next few pages, all in one range of 2 MiB. Returns the number of bytes. The
+    /// Writes all of 2 MiB, if the write covers them and they are one block or become one. If not,
+    /// writes to the next few pages, all in one range of 2 MiB. Returns the number of bytes. The
     /// entries of these pages are locked together, by one descent. So no atomic operation, which
     /// would wait for the stores before it, comes between the copies.
     fn write_run(&self, bytes: &[u8], offset: u64, wait: Wait) -> Result<usize, DaxError> {
@@ -299,80 +241,97 @@ impl DaxCore {
                 .write_page(first, inside, &bytes[..part])
                 .map(|()| part);
         }
+        let mut run = ArrayVec::<Locked<'_>, RUN>::new();
+        if bytes.len() >= LARGE_BYTES && offset.is_multiple_of(LARGE_BYTES as u64) {
+            run.extend(self.lock_large(first, FaultKind::Write, wait, || u64::MAX)?);
+        }
+        let most = match run.is_empty() {
+            true => RUN as u64,
+            false => LARGE_PAGES,
+        };
         // All pages are in one range: locking the first entry makes the node for the others, so no
         // memory is allocated with entries locked.
-        let range_end = (range_start(first) + LARGE_PAGES).min(first + RUN as u64) * PAGE;
-        let len = bytes.len().min((range_end - offset) as usize);
-        let mut run = Run {
-            first,
-            ..Run::default()
-        };
-        self.lock_run(&mut run, first..(offset + len as u64).div_ceil(PAGE), wait)?;
-        let mut failed = None;
-        for (page, inside, part) in pieces(offset, len) {
-            match self.put_in_run(&mut run, page, wait) {
-                Ok(at) => run.places.push((at + inside as u64, part)),
+        let last = (first + most).min(range_start(first) + LARGE_PAGES);
+        let end = (offset + bytes.len() as u64).min(last * PAGE);
+        if run.is_empty() {
+            self.lock_run(&mut run, first..end.div_ceil(PAGE), wait)?;
+        }
+        // The destinations on the device: offset and number of bytes.
+        let mut places = ArrayVec::<(u64, usize), RUN>::new();
+        let (mut at, mut became_dirty, mut failed) = (offset, false, None);
+        for locked in &mut run {
+            match self.put_block(locked, at >> PAGE_SHIFT, wait, |_| Ok(())) {
+                Ok((block, is_newly_dirty)) => {
+                    became_dirty |= is_newly_dirty;
+                    let Range { start, end: stop } = locked.pages();
+                    let len = end.min(stop * PAGE) - at;
+                    places.push((block * PAGE + (at - start * PAGE), len as usize));
+                    at += len;
+                }
                 Err(error) => {
                     failed = Some(error);
                     break;
                 }
             }
         }
-        if run.became_dirty {
+        // The range is recorded as dirty before the entries are unlocked.
+        if became_dirty {
             self.note_dirty(first);
         }
-        let done = run.places.iter().map(|(_, part)| part).sum();
-        self.write_pieces(run.places.iter().copied(), &bytes[..done]);
-        self.written_in_place(first..first + run.places.len() as u64);
-        match failed {
-            Some(error) if done == 0 => Err(error),
-            _ => Ok(done),
+        let done = (at - offset) as usize;
+        if let Some(error) = failed.filter(|_| done == 0) {
+            return Err(error);
+        }
+        self.write_pieces(&places, &bytes[..done]);
+        self.written_in_place(first..at.div_ceil(PAGE));
+        Ok(done)
+    }
+
+    /// Copies bytes to the device. `places` are the offset and length of each part.
+    fn write_pieces(&self, places: &[(u64, usize)], bytes: &[u8]) {
+        let mut parts = places
+            .iter()
+            .flat_map(|(at, len)| pieces(*at, *len))
+            .peekable();
+        let mut left = bytes;
+        while let Some((page, inside, part)) = parts.next() {
+            // The processor fetches ahead by itself, but not past the end of a page.
+            if let Some((next, ..)) = parts.peek() {
+                self.parts.device.prefetch_page(next * PAGE);
+            }
+            let (piece, rest) = left.split_at(part);
+            self.parts.device.write(page * PAGE + inside as u64, piece);
+            left = rest;
         }
     }
 
-    /// Locks the entries of a run, neighbours by one descent. With [`Wait::No`], stops at the first
-    /// entry that another thread has locked.
+    /// Locks the entries of a run: neighbours by one descent, or a large one for all of them. With
+    /// [`Wait::No`], stops at the first entry that another thread has locked.
     fn lock_run<'e>(
         &'e self,
-        run: &mut Run<'e>,
+        run: &mut ArrayVec<Locked<'e>, RUN>,
         pages: Range<u64>,
         wait: Wait,
     ) -> Result<(), DaxError> {
         let mut next = pages.start;
         while next < pages.end {
             let left = next..pages.end;
-            let locked = &mut run.locked;
-            let reached = self
-                .entries
-                .lock_run(left, |_| true, |entry| locked.push(entry));
-            if reached == next {
-                let locked = match self.lock_for(next, FaultKind::Write, wait) {
-                    Err(_) if wait == Wait::No && next > pages.start => return Ok(()),
-                    locked => locked?,
-                };
-                next = locked.pages().end;
-                run.locked.push(locked);
-            } else {
+            let each = |locked| run.push(locked);
+            let reached = self.entries.lock_run(left, |_| true, each);
+            if reached > next {
                 next = reached;
+                continue;
+            }
+            match self.lock_for(next, FaultKind::Write, wait) {
+                Ok(locked) => {
+                    next = locked.pages().end;
+                    run.push(locked);
+                }
+                Err(_) if wait == Wait::No && !run.is_empty() => return Ok(()),
+                Err(error) => return Err(error),
             }
         }
         Ok(())
-    }
-
-    /// Makes the entry of a run's page a dirty block. Returns the page's offset on the device.
-    fn put_in_run(&self, run: &mut Run<'_>, page: u64, wait: Wait) -> Result<u64, DaxError> {
-        let covers = |locked: &&mut Locked<'_>| locked.pages().contains(&page);
-        let locked = match run.locked.len() {
-            1 => run.locked.first_mut(),
-            _ => run.locked.get_mut((page - run.first) as usize),
-        };
-        let Some(locked) = locked.filter(covers) else {
-            assert_eq!(wait, Wait::No, "locked with the run");
-            return Err(self.would_block(DaxCore::offset(page)));
-        };
-        let (block, became_dirty) = self.put_block(locked, page, wait, |_| Ok(()))?;
-        run.became_dirty |= became_dirty;
-        Ok((block + (page - locked.first())) * PAGE)
     }
 
     /// Writes to one page, and allocates a block if the page has none.
