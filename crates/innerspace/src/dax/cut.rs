@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use super::core::DaxCore;
 use super::entries::Locked;
 use super::entry::{Content, Entry, LARGE_PAGES, Size};
-use super::error::{DaxAction, DaxError, PinHolder};
+use super::error::{DaxAction, DaxError};
 use super::grab::range_start;
 use super::io::pieces;
 use crate::cache::{FaultKind, Wait};
@@ -204,22 +204,17 @@ impl DaxCore {
         loop {
             let layout = self.layout.write();
             let pages = self.widened(touched());
-            let Some(pinned) = self.pins.first_in(&pages) else {
+            if self.pins.in_range(&pages).is_empty() {
                 return Ok((layout, FileLocked::begin()));
-            };
-            drop(layout);
-            let own = self.pins.holds_own(&pages);
-            if own || !self.pins.wait_for_end(&pages, until) {
-                return Err(DaxError::Busy {
-                    file: self.parts.name.clone(),
-                    range: DaxCore::offset(pinned.start)..DaxCore::offset(pinned.end),
-                    what,
-                    holder: match own {
-                        true => PinHolder::ThisThread,
-                        false => PinHolder::Other,
-                    },
-                });
             }
+            drop(layout);
+            let ended = self.pins.wait_for_end(&pages, until);
+            ended.map_err(|(pinned, holder)| DaxError::Busy {
+                file: self.parts.name.clone(),
+                range: DaxCore::offset(pinned.start)..DaxCore::offset(pinned.end),
+                what,
+                holder,
+            })?;
         }
     }
 

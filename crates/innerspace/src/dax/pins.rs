@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use super::error::PinHolder;
 use crate::exec::reentry::is_in_task;
 use crate::sync::{Condvar, Mutex, thread};
 
@@ -24,14 +25,6 @@ struct State {
 
 pub(super) fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
-}
-
-impl State {
-    fn first_in(&self, pages: &Range<u64>) -> Option<&Range<u64>> {
-        let pins = self.pins.values().map(|(pin, _)| pin);
-        pins.filter(|pin| overlap(pin, pages))
-            .min_by_key(|pin| pin.start)
-    }
 }
 
 impl Pins {
@@ -57,35 +50,31 @@ impl Pins {
         pins.filter(|pin| overlap(pin, pages)).cloned().collect()
     }
 
-    /// Returns the first pin that contains any of these pages.
-    pub(super) fn first_in(&self, pages: &Range<u64>) -> Option<Range<u64>> {
-        self.state.lock().first_in(pages).cloned()
-    }
-
-    /// Returns whether the calling thread made a pin that contains any of these pages, so that it
-    /// would wait for itself.
-    pub(super) fn holds_own(&self, pages: &Range<u64>) -> bool {
+    /// Waits until no pin contains any of these pages. Returns the first such pin and its holder if
+    /// the deadline passes before, or if the calling thread made such a pin and would wait for
+    /// itself.
+    pub(super) fn wait_for_end(
+        &self,
+        pages: &Range<u64>,
+        deadline: Option<Instant>,
+    ) -> Result<(), (Range<u64>, PinHolder)> {
         let own = thread::current().id();
-        let state = self.state.lock();
-        let mut pins = state.pins.values();
-        pins.any(|(pin, by)| *by == Some(own) && overlap(pin, pages))
-    }
-
-    /// Waits until no pin contains any of these pages. Returns false if the deadline passes first.
-    pub(super) fn wait_for_end(&self, pages: &Range<u64>, deadline: Option<Instant>) -> bool {
         let mut state = self.state.lock();
-        while state.first_in(pages).is_some() {
-            let Some(deadline) = deadline else {
-                state = self.ended.wait(state);
-                continue;
+        loop {
+            let pins = state.pins.values().filter(|(pin, _)| overlap(pin, pages));
+            let Some((first, _)) = pins.clone().min_by_key(|(pin, _)| pin.start) else {
+                return Ok(());
             };
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
+            if pins.into_iter().any(|(_, by)| *by == Some(own)) {
+                return Err((first.clone(), PinHolder::ThisThread));
             }
-            (state, _) = self.ended.wait_timeout(state, left);
+            let now = Instant::now();
+            state = match deadline.map(|deadline| deadline.saturating_duration_since(now)) {
+                None => self.ended.wait(state),
+                Some(Duration::ZERO) => return Err((first.clone(), PinHolder::Other)),
+                Some(left) => self.ended.wait_timeout(state, left).0,
+            };
         }
-        true
     }
 
     /// Returns the number of pins.
