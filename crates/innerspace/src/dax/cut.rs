@@ -162,34 +162,40 @@ impl DaxCore {
     /// Makes the host provide room for [`DaxCore::clear`] in these pages. The pages are dirty
     /// afterwards.
     fn make_clearable(&self, bytes: Range<u64>) -> Result<(), DaxError> {
-        self.for_each_part(bytes, |locked, page, _| {
-            let has_block = matches!(locked.content(), Content::Block(_));
-            match has_block && !self.is_storable(locked.entry()) {
-                true => self.make_block(locked, page, Wait::Yes, |_| Ok(())),
-                false => Ok(()), // a hole stays a hole
+        self.for_each_part(bytes, |locked, page, _, _| {
+            match self.is_storable(locked.entry()) {
+                true => Ok(()),
+                false => self.make_block(locked, page, Wait::Yes, |_| Ok(())),
             }
         })
     }
 
     /// Zeroes bytes of pages that are not removed.
     pub(super) fn clear(&self, bytes: Range<u64>) -> Result<(), DaxError> {
-        self.for_each_part(bytes, |locked, page, part| {
-            self.clear_in(locked, page, part)
+        self.for_each_part(bytes, |locked, page, at, len| {
+            self.make_block(locked, page, Wait::Yes, |_| Ok(()))?;
+            self.parts.device.zero(at, len);
+            self.written_in_place(page..page + 1);
+            Ok(())
         })
     }
 
-    /// Calls `work` with the locked entry of each page that has some of these bytes, and with the
-    /// part of the page.
+    /// Calls `work` with the locked entry of each page that has a block and some of these bytes,
+    /// the page, and the part of it: the offset on the device and the length. A hole stays a hole.
     fn for_each_part(
         &self,
         bytes: Range<u64>,
-        work: impl Fn(&mut Locked<'_>, u64, Range<usize>) -> Result<(), DaxError>,
+        work: impl Fn(&mut Locked<'_>, u64, u64, u64) -> Result<(), DaxError>,
     ) -> Result<(), DaxError> {
         let len = bytes.end.saturating_sub(bytes.start) as usize;
         pieces(bytes.start, len).try_for_each(|(page, inside, part)| {
             let mut locked = self.lock_for(page, FaultKind::Read, Wait::Yes)?;
             self.look_up(&mut locked, page)?;
-            work(&mut locked, page, inside..inside + part)
+            let Content::Block(block) = locked.content() else {
+                return Ok(());
+            };
+            let at = DaxCore::offset(block + (page - locked.first())) + inside as u64;
+            work(&mut locked, page, at, part as u64)
         })
     }
 

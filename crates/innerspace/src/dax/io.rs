@@ -398,26 +398,6 @@ impl DaxCore {
         self.clear(size..size.next_multiple_of(PAGE))
     }
 
-    /// Zeroes bytes of a page, if it has a block.
-    pub(super) fn clear_in(
-        &self,
-        locked: &mut Locked<'_>,
-        page: u64,
-        bytes: Range<usize>,
-    ) -> Result<(), DaxError> {
-        if !matches!(locked.content(), Content::Block(_)) {
-            return Ok(());
-        }
-        let first = locked.first();
-        self.make_block(locked, page, Wait::Yes, |block| {
-            let at = (block + (page - first)) * PAGE + bytes.start as u64;
-            self.parts.device.zero(at, bytes.len() as u64);
-            Ok(())
-        })?;
-        self.written_in_place(page..page + 1);
-        Ok(())
-    }
-
     // Accesses of guarded mappings.
 
     /// Loads bytes of a page; bytes past the file's end are zeros.
