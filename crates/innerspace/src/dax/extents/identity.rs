@@ -39,11 +39,10 @@ pub(crate) struct IdentityMap {
     known: Mutex<Known>,
 }
 
+#[derive(Default)]
 struct Known {
-    /// At most [`KNOWN_RUNS`] runs, none of them empty, no two overlapping.
+    /// At most [`KNOWN_RUNS`] runs, the newest last, none of them empty, no two overlapping.
     runs: Vec<Run>,
-    /// The index of the run that was replaced last.
-    oldest: usize,
     /// The number of allocations, punched holes and changes of length so far.
     changes: u64,
 }
@@ -89,12 +88,10 @@ impl Known {
             }
             !joins
         });
-        if self.runs.len() < KNOWN_RUNS {
-            self.runs.push(run);
-        } else {
-            self.oldest = (self.oldest + 1) % KNOWN_RUNS;
-            self.runs[self.oldest] = run;
+        if self.runs.len() == KNOWN_RUNS {
+            self.runs.remove(0);
         }
+        self.runs.push(run);
     }
 
     /// Removes pages from the runs. If that cuts a run in two, only the second part stays, because
@@ -131,14 +128,9 @@ fn bytes(page: u64) -> u64 {
 impl IdentityMap {
     /// Creates the map of a file that was just opened.
     pub(crate) fn new(host: Arc<HostFile>) -> IdentityMap {
-        let known = Known {
-            runs: Vec::with_capacity(KNOWN_RUNS),
-            oldest: 0,
-            changes: 0,
-        };
         IdentityMap {
             host,
-            known: Mutex::new(known),
+            known: Mutex::default(),
         }
     }
 
@@ -284,21 +276,13 @@ impl ExtentMap for IdentityMap {
 mod tests {
     use super::*;
 
-    fn known() -> Known {
-        Known {
-            runs: Vec::new(),
-            oldest: 0,
-            changes: 0,
-        }
-    }
-
     fn run(pages: Range<u64>, content: Content) -> Run {
         Run { pages, content }
     }
 
     #[test]
     fn a_change_in_the_middle_of_a_run_leaves_the_part_behind_it() {
-        let mut known = known();
+        let mut known = Known::default();
         known.add(run(0..100, Content::Hole));
         known.change(10..12, Some(Content::Data));
         assert_eq!(known.find(11), Some(&run(10..12, Content::Data)));
@@ -315,7 +299,7 @@ mod tests {
 
     #[test]
     fn old_answers_make_room_for_new_ones() {
-        let mut known = known();
+        let mut known = Known::default();
         for number in 0..100 {
             known.add(run(2 * number..2 * number + 1, Content::Data));
             assert!(known.find(2 * number).is_some());

@@ -120,12 +120,12 @@ impl RangeMap {
 
     /// Makes places holes, and adds the device's pages of these places to `removed`. Returns
     /// whether any page is left.
-    pub(super) fn remove(&mut self, places: Range<u64>, removed: &mut Vec<Range<u64>>) -> Left {
+    pub(super) fn remove(&mut self, places: Range<u64>, removed: &mut Vec<Range<u64>>) -> bool {
         if let RangeMap::Run(run) = self {
             let own = run.places();
             let gone = own.start.max(places.start)..own.end.min(places.end);
             if gone.is_empty() {
-                return Left::Something;
+                return true;
             }
             match (own.start < gone.start, gone.end < own.end) {
                 (true, true) => {} // two runs are left
@@ -136,9 +136,9 @@ impl RangeMap {
                     } else if behind {
                         *run = run.part(gone.end..own.end);
                     } else {
-                        return Left::Nothing;
+                        return false;
                     }
-                    return Left::Something;
+                    return true;
                 }
             }
         }
@@ -154,10 +154,7 @@ impl RangeMap {
                 _ => removed.push(at..at + 1),
             }
         }
-        match used {
-            0 => Left::Nothing,
-            _ => Left::Something,
-        }
+        *used > 0
     }
 
     /// Returns the bytes on the heap, without those of this value itself.
@@ -167,11 +164,4 @@ impl RangeMap {
             RangeMap::Words(words, _) => size_of_val(&**words) as u64,
         }
     }
-}
-
-/// Whether a removal leaves any page of a range.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Left {
-    Nothing,
-    Something,
 }

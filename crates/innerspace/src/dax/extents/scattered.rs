@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::super::device::DaxDevice;
 use super::super::stripes::{Stripe, stripe_of, stripes, stripes_of};
 use super::blocks::{Blocks, Taken};
-use super::range::{Left, RangeMap, Run};
+use super::range::{RangeMap, Run};
 use super::{Extent, ExtentMap, LARGE_PAGES, NoBlock};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{RwLock, RwLockReadGuard};
@@ -82,9 +82,9 @@ impl Ranges {
             let first = number * LARGE_PAGES;
             let places = pages.start.max(first) - first..(pages.end - first).min(LARGE_PAGES);
             let before = range.heap_bytes();
-            let left = range.remove(places, removed);
+            let is_left = range.remove(places, removed);
             self.bytes = self.bytes + range.heap_bytes() - before;
-            if left == Left::Nothing {
+            if !is_left {
                 self.bytes -= range.heap_bytes() + RANGE_BYTES;
                 empty.push(number);
             }
