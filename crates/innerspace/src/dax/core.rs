@@ -419,7 +419,7 @@ impl DaxCore {
         let hole = Entry::new(Size::Large, Content::Zero);
         let mut node = self.entries.no_spares();
         loop {
-            let locked = self.entries.find(page, Wanted::Cover, wait)?;
+            let locked = self.entries.find(page, Wanted::Cover, wait, &mut node)?;
             let locked = locked.ok_or_else(would_block)?;
             if kind == FaultKind::Read || locked.entry() != hole {
                 return Ok(locked);

@@ -82,7 +82,8 @@ impl Entries {
     /// Locks the entry of `page`, or the one that `wanted` describes. Sleeps if `wait` allows it;
     /// then the caller has no section open and has locked no entry of a later page. Returns `None`
     /// if there is no such entry, if the whole range is wanted and one of its pages has an entry,
-    /// or if the entry is locked and the caller may not wait.
+    /// or if the entry is locked and the caller may not wait. A node that is needed is taken from
+    /// `spare`.
     ///
     /// # Errors
     /// There is no memory for a node.
@@ -91,12 +92,12 @@ impl Entries {
         page: u64,
         wanted: Wanted,
         wait: Wait,
+        spare: &mut SpareNodes<'_>,
     ) -> Result<Option<Locked<'_>>, LimitError> {
         let may_wait = wait == Wait::Yes;
         if may_wait {
             order::may_wait(Rank::Block);
         }
-        let mut spare = self.no_spares();
         let mut backoff = Backoff::new();
         loop {
             match self.step(page, wanted, may_wait, spare.nodes()) {
@@ -135,7 +136,8 @@ impl Entries {
             if at == page && page < pages.end {
                 at = page + 1;
                 // An entry that is there takes no node and is waited for.
-                if let Ok(Some(locked)) = self.find(page, Wanted::Present, Wait::Yes) {
+                let none = &mut self.no_spares();
+                if let Ok(Some(locked)) = self.find(page, Wanted::Present, Wait::Yes, none) {
                     at = locked.pages().end;
                     if wanted(locked.entry()) {
                         batch.push(locked);
@@ -427,7 +429,7 @@ mod for_tests {
             page: u64,
             wanted: Wanted,
         ) -> Result<Option<Locked<'_>>, LimitError> {
-            self.find(page, wanted, Wait::Yes)
+            self.find(page, wanted, Wait::Yes, &mut self.no_spares())
         }
     }
 

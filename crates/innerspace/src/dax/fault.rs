@@ -176,7 +176,8 @@ impl DaxRef {
         if kind == FaultKind::Write {
             self.check_writable(offset)?;
         }
-        let found = self.entries.find(page, Wanted::Present, Wait::No)?;
+        let none = &mut self.entries.no_spares();
+        let found = self.entries.find(page, Wanted::Present, Wait::No, none)?;
         // The length and the cuts are checked with the entry locked, as on the blocking path.
         if page >= self.pages() {
             return Err(self.past_end(offset, PAGE_SIZE as u64));
@@ -383,7 +384,8 @@ impl DaxCore {
             return Ok(None);
         }
         let mut locked = loop {
-            let found = self.entries.find(page, Wanted::Large, wait)?;
+            let none = &mut self.entries.no_spares();
+            let found = self.entries.find(page, Wanted::Large, wait, none)?;
             let Some(locked) = found.filter(|_| fits()) else {
                 return Ok(None);
             };
