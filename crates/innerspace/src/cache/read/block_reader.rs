@@ -13,7 +13,6 @@ use crate::cache::core::FileCore;
 use crate::cache::core::handle::Handle;
 use crate::cache::errors::FileError;
 use crate::cache::file::handle::PagedFile;
-use crate::cache::lookup::block::BlockRef;
 use crate::cache::read::copy::{read_by_blocks, up_to_end};
 use crate::cache::read::fill::{Miss, Present};
 use crate::cache::read::view::View;
@@ -50,46 +49,22 @@ pub struct BlockReader {
     recent: Recent,
 }
 
-/// The remembered blocks, the most recently used first. Each holds a reference.
-struct Recent {
-    blocks: [Remembered; RECENT],
-    len: usize,
-}
-
-#[derive(Clone, Copy)]
-struct Remembered {
-    block: u64,
-    frame: FrameId,
-}
-
-/// Fills the rest of the array.
-const NOTHING: Remembered = Remembered {
-    block: 0,
-    frame: FrameId(0),
-};
+/// The remembered blocks and their frames, the most recently used first. Each holds a reference.
+struct Recent(Vec<(u64, FrameId)>);
 
 impl PagedFile {
     /// Returns a reader that looks blocks up for one thread, and remembers the last 16.
     pub fn block_reader(&self) -> BlockReader {
-        BlockReader::new(self.clone())
+        let readers = &self.core().blocks.block_readers;
+        readers.fetch_add(1, Ordering::Relaxed);
+        BlockReader {
+            file: self.clone(),
+            recent: Recent(Vec::with_capacity(RECENT)),
+        }
     }
 }
 
 impl BlockReader {
-    pub(crate) fn new(file: PagedFile) -> BlockReader {
-        file.core()
-            .blocks
-            .block_readers
-            .fetch_add(1, Ordering::Relaxed);
-        BlockReader {
-            file,
-            recent: Recent {
-                blocks: [NOTHING; RECENT],
-                len: 0,
-            },
-        }
-    }
-
     /// Reads up to `buf.len()` bytes at `offset`: fewer at the end of the file, 0 past it. Each
     /// block that the read touches is one use of the block.
     ///
@@ -162,33 +137,14 @@ impl BlockReader {
     /// Forgets all blocks.
     pub fn clear(&mut self) {
         let core = &self.file.handle().core;
-        if core.check_process().is_err() {
-            self.recent.len = 0;
-        }
-        while let Some(oldest) = self.recent.pop() {
-            core.put(oldest.frame);
+        let oldest_first = self.recent.0.drain(..).rev();
+        if core.check_process().is_ok() {
+            oldest_first.for_each(|(_, frame)| core.put(frame));
         }
     }
 }
 
 impl Recent {
-    fn known(&self) -> &[Remembered] {
-        &self.blocks[..self.len]
-    }
-
-    /// Forgets the oldest block.
-    fn pop(&mut self) -> Option<Remembered> {
-        self.len = self.len.checked_sub(1)?;
-        Some(self.blocks[self.len])
-    }
-
-    /// Forgets one block.
-    fn remove(&mut self, at: usize) -> Remembered {
-        self.blocks[at..self.len].rotate_left(1);
-        self.len -= 1;
-        self.blocks[self.len]
-    }
-
     /// Finds the frame of a block, marks it used once, and makes it the most recent one. Returns
     /// `None` for a hole.
     fn find(
@@ -198,28 +154,27 @@ impl Recent {
         wait: Wait,
     ) -> Result<Option<FrameId>, FileError> {
         let core = &handle.core;
-        let known = self.known().iter().position(|known| known.block == block);
+        let known = self.0.iter().position(|(known, _)| *known == block);
+        let is_cached = |frame| core.frames().meta(frame).hold.load().is_cached();
         let frame = match known {
-            Some(at)
-                if core
-                    .frames()
-                    .meta(self.blocks[at].frame)
-                    .hold
-                    .load()
-                    .is_cached() =>
-            {
-                self.blocks[..=at].rotate_right(1);
-                self.blocks[0].frame
+            Some(at) if is_cached(self.0[at].1) => {
+                self.0[..=at].rotate_right(1);
+                self.0[0].1
             }
             stale => {
                 core.check_process()?;
                 if let Some(at) = stale {
-                    core.put(self.remove(at).frame);
+                    core.put(self.0.remove(at).1);
                 }
-                match self.seek_with_room(handle, block, wait)? {
-                    Present::Block(held) => self.remember(core, held),
-                    Present::Hole => return Ok(None),
+                let Present::Block(held) = self.seek_with_room(handle, block, wait)? else {
+                    return Ok(None);
+                };
+                if self.0.len() == RECENT {
+                    self.forget_oldest(core);
                 }
+                let (frame, block) = held.into_parts();
+                self.0.insert(0, (block, frame));
+                frame
             }
         };
         core.pool.mark_accessed(frame);
@@ -243,26 +198,17 @@ impl Recent {
                 trial.forget();
                 return sought;
             }
-            let Some(oldest) = self.pop() else {
+            if !self.forget_oldest(core) {
                 return sought;
-            };
+            }
             trial.forget();
-            core.put(oldest.frame);
         }
     }
 
-    /// Takes over a block's reference, in place of the oldest one if all are in use.
-    fn remember(&mut self, core: &FileCore, held: BlockRef<'_>) -> FrameId {
-        if self.len == RECENT
-            && let Some(oldest) = self.pop()
-        {
-            core.put(oldest.frame);
-        }
-        let (frame, block) = held.into_parts();
-        self.blocks[self.len] = Remembered { block, frame };
-        self.len += 1;
-        self.blocks[..self.len].rotate_right(1);
-        frame
+    /// Forgets the oldest block, if there is one.
+    fn forget_oldest(&mut self, core: &FileCore) -> bool {
+        let oldest = self.0.pop();
+        oldest.map(|(_, frame)| core.put(frame)).is_some()
     }
 }
 
@@ -290,7 +236,7 @@ impl fmt::Debug for BlockReader {
         write!(
             f,
             "BlockReader({} blocks of {})",
-            self.recent.len,
+            self.recent.0.len(),
             self.file.name()
         )
     }
@@ -303,11 +249,7 @@ mod for_tests {
     impl BlockReader {
         /// Returns the remembered blocks, the most recent first.
         pub(crate) fn remembered(&self) -> Vec<u64> {
-            self.recent
-                .known()
-                .iter()
-                .map(|known| known.block)
-                .collect()
+            self.recent.0.iter().map(|(block, _)| *block).collect()
         }
     }
 }
