@@ -304,7 +304,9 @@ impl FileCore {
         rest
     }
 
-    /// Puts blocks in flight that a stream is about to need.
+    /// Puts blocks in flight that a stream is about to need. Neighbours are in ascending order, so
+    /// that they make one request. If such a stream goes downwards, the nearest come last: if there
+    /// is no memory for them, they are misses.
     pub(super) fn read_ahead<'f>(
         &'f self,
         stream: &Stream,
@@ -312,21 +314,10 @@ impl FileCore {
         get: Get,
         keep: &mut impl FnMut(BlockRef<'f>),
     ) {
-        if ahead.is_empty() {
-            return;
-        }
-        let get = get | Get::AHEAD;
-        let rest = match ahead.range() {
-            // The blocks are in ascending order, so that neighbours make one request. In a downward
-            // stream the nearest come last: if there is no memory for them, they are misses.
-            Some(range) if ahead.step < 0 => {
-                self.put_in_flight(range, get, keep);
-                None
-            }
-            Some(range) => self.put_in_flight(range, get, keep),
-            None => self.put_in_flight(ahead.blocks(), get, keep),
-        };
-        if let Some(block) = rest {
+        if ahead.count > 0
+            && let Some(block) = self.put_in_flight(ahead.blocks(), get | Get::AHEAD, keep)
+            && ahead.step != -1
+        {
             stream.fell_short(&ahead, block);
         }
     }

@@ -55,24 +55,14 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
-    /// Returns the blocks as a range, if they are neighbours.
-    pub(crate) fn range(&self) -> Option<Range<u64>> {
-        match self.step {
-            _ if self.is_empty() => None,
-            1 => Some(self.first..self.first + self.count),
-            -1 => Some(self.first + 1 - self.count..self.first + 1),
-            _ => None,
-        }
-    }
-
-    /// Returns the blocks in the order in which they will be needed.
+    /// Returns the blocks in the order in which they will be needed. Neighbours are in ascending
+    /// order even if the stream goes downwards.
     pub(crate) fn blocks(self) -> impl Iterator<Item = u64> {
-        let Ahead { first, step, count } = self;
-        (0..count).map(move |at| first.wrapping_add_signed(step * at as i64))
+        let (first, step) = match self.step {
+            -1 => (self.first.wrapping_add_signed(1 - self.count as i64), 1),
+            step => (self.first, step),
+        };
+        (0..self.count).map(move |at| first.wrapping_add_signed(step * at as i64))
     }
 }
 
@@ -101,8 +91,9 @@ struct Known {
     clock: u64,
 }
 
-/// One stream: its reader is at `last`, and all blocks before `frontier` were requested. Or a
-/// single miss that may become a stream.
+/// One stream: its reader is at `last`, and goes on in steps of `step` blocks. Or a single miss
+/// that may become a stream. Blocks ahead of the reader are counted in steps from `last`,
+/// which are the same upwards and downwards.
 #[derive(Clone, Copy, Debug, Default)]
 struct One {
     /// The block that was last needed. Of a read of several, the last one in the stream's
@@ -114,11 +105,11 @@ struct One {
     /// it, which is a stride if it occurs again. 0 if there was none near.
     low: u64,
     distance: i64,
-    /// The first block that was not requested yet.
-    frontier: u64,
-    /// The block at which the reader requests more: the first one of the window that it has not
-    /// entered yet, or the last one of a request.
-    trigger: Option<u64>,
+    /// The number of blocks ahead that were requested already.
+    asked: u64,
+    /// The step at which the reader requests more: the first one of the window that it has not
+    /// entered yet, or the last one of a request. 0 if there is none.
+    trigger: u64,
     /// The number of blocks of the window that was requested last.
     window: u64,
     /// The block before which the stream ends, if it is known.
@@ -145,24 +136,16 @@ impl One {
         fits.then(|| (distance / step) as u64)
     }
 
+    /// Returns the block that is so many steps ahead.
+    fn ahead(&self, steps: u64) -> u64 {
+        self.last.wrapping_add_signed(self.step * steps as i64)
+    }
+
     /// Whether a miss at `block` belongs to the stream. That is so for a block that was requested,
     /// for the next one, and for one a little further, because some blocks were already cached.
     fn continues_with(&self, block: u64) -> bool {
-        let Some(steps) = self.steps_to(block) else {
-            return false;
-        };
-        let asked = self.steps_to(self.frontier).unwrap_or(1);
-        steps <= asked + SLACK.min(self.window)
-    }
-
-    /// Whether a miss at `block`, which continues the stream, concerns a block that was already
-    /// requested: it was evicted before the reader came to it, or there was no memory for it.
-    fn has_asked_for(&self, block: u64) -> bool {
-        match self.step > 0 {
-            true => block < self.frontier,
-            // Below block 0 the frontier is a very large number.
-            false => block > self.frontier || self.frontier > self.last,
-        }
+        let steps = self.steps_to(block);
+        steps.is_some_and(|steps| steps <= self.asked + 1 + SLACK.min(self.window))
     }
 
     fn is_single(&self) -> bool {
@@ -189,45 +172,41 @@ impl One {
 
     /// Whether a reader that comes to `block` requests more.
     fn enters_with(&self, block: u64) -> bool {
-        self.trigger.is_some_and(|trigger| match self.step > 0 {
-            true => (trigger..self.frontier).contains(&block),
-            false => block <= trigger && block > self.frontier,
-        })
+        let window = self.trigger..=self.asked;
+        self.trigger > 0 && (self.steps_to(block)).is_some_and(|steps| window.contains(&steps))
     }
 
-    /// Requests the next window for a reader that has come to `last` in steps of `step`.
-    fn ask(&mut self, last: u64, step: i64, window: u64, tuning: &Tuning) -> Ahead {
-        (self.last, self.step, self.wasted) = (last, step, tuning.wasted);
-        let next = last.wrapping_add_signed(step);
-        let known = self.frontier;
-        // The window continues after the requested blocks, unless the reader has gone past them.
-        let is_past = match step > 0 {
-            true => known < next,
-            false => known > next,
+    /// Requests the next window for a reader that has come to `last`. It continues after the
+    /// requested blocks, unless the reader has gone past them.
+    fn ask(&mut self, last: u64, window: u64, tuning: &Tuning) -> Ahead {
+        let passed = self.steps_to(last).unwrap_or(0);
+        self.asked = self.asked.saturating_sub(passed);
+        if self.trigger > 0 {
+            self.trigger = self.trigger.saturating_sub(passed).max(1);
+        }
+        (self.last, self.wasted) = (last, tuning.wasted);
+        let step = self.step.unsigned_abs();
+        let left = match self.step > 0 {
+            true => self
+                .end
+                .unwrap_or(u64::MAX)
+                .saturating_sub(last + 1)
+                .div_ceil(step),
+            // Downwards the stream ends at block 0.
+            false => last / step,
         };
-        let first = if is_past { next } else { known };
-        let left = match step > 0 {
-            true => {
-                let end = self.end.unwrap_or(u64::MAX);
-                end.saturating_sub(first).div_ceil(step as u64)
-            }
-            // Downwards the window ends at block 0. Below that, the first number wraps to a very
-            // large one.
-            false if first > last => 0,
-            false => first / step.unsigned_abs() + 1,
-        };
+        let left = left.saturating_sub(self.asked);
         // A stream of strides makes requests of single blocks.
-        let stride = tuning.stride(window).filter(|_| step.abs() == 1);
-        let known = first.abs_diff(next);
+        let stride = tuning.stride(window).filter(|_| step == 1);
         let wanted = match stride {
-            Some(_) => (window * 2).saturating_sub(known),
+            Some(_) => (window * 2).saturating_sub(self.asked),
             None => window,
         };
         let wanted = wanted.min(left);
         let mut count = wanted.min(tuning.room);
         if let Some(stride) = stride
             && count < left
-            && (known > 0 || count > stride)
+            && (self.asked > 0 || count > stride)
         {
             // A small request would take the place of a large one.
             count -= count % stride;
@@ -236,15 +215,19 @@ impl One {
             // The window is requested when the reader comes to the next block.
             return Ahead::default();
         }
+        let first = self.asked + 1;
+        self.asked += count;
         self.window = window;
-        self.frontier = first.wrapping_add_signed(step * count as i64);
         self.trigger = match stride {
-            Some(stride) if known + count > stride => {
-                Some(last.wrapping_add_signed(step * stride as i64))
-            }
-            _ => (count > 0).then_some(first),
+            Some(stride) if self.asked > stride => stride,
+            _ if count > 0 => first,
+            _ => 0,
         };
-        Ahead { first, step, count }
+        Ahead {
+            first: self.ahead(first),
+            step: self.step,
+            count,
+        }
     }
 
     /// Returns the size of the window after this one.
@@ -304,34 +287,34 @@ impl Stream {
         let continued = streams.filter(|one| one.continues_with(block));
         if let Some(one) = continued.max_by_key(|one| one.window) {
             one.used = now;
-            let step = one.step;
             let mut window = match wanted > 1 && one.patience > 0 {
                 true => 0,
                 false => one.next_window(tuning),
             };
             one.patience = one.patience.saturating_sub(1);
-            if one.has_asked_for(block) {
-                // Starts again from here. Otherwise each miss would move the frontier one window
-                // further ahead of a reader that finds none of the blocks.
-                one.frontier = last_of(step).wrapping_add_signed(step);
+            if one.steps_to(block) <= Some(one.asked) {
+                // The block was evicted before the reader came to it, or there was no memory for
+                // it. Starts again from here. Otherwise each miss would move the window further
+                // ahead of a reader that finds none of the blocks.
+                one.asked = 0;
                 window = window.min(one.window);
             }
-            return one.ask(last_of(step), step, window, tuning);
+            return one.ask(last_of(one.step), window, tuning);
         }
         if reading == Reading::Sequential {
             let one = known.begin(block, high, 0);
-            return one.ask(high, 1, tuning.most, tuning);
+            one.step = 1;
+            return one.ask(high, tuning.most, tuning);
         }
         let mut streams = known.one.iter_mut();
         if let Some((step, one)) = streams.find_map(|one| Some((one.becomes(block, high)?, one))) {
-            one.used = now;
-            one.frontier = last_of(step).wrapping_add_signed(step);
+            (one.used, one.step) = (now, step);
             let window;
             (one.patience, window) = match wanted > 1 && step > 0 {
                 true => (PATIENCE, 0),
                 false => (0, FIRST_WINDOW.min(tuning.most)),
             };
-            return one.ask(last_of(step), step, window, tuning);
+            return one.ask(last_of(step), window, tuning);
         }
         let distance = known.distance_to(block);
         known.begin(block, high, distance);
@@ -347,19 +330,20 @@ impl Stream {
         };
         one.used = now;
         let tuning = &self.bounded(tuning);
-        one.ask(block, one.step, one.next_window(tuning), tuning)
+        one.ask(block, one.next_window(tuning), tuning)
     }
 
     /// Notes that only the blocks before `block` could be put in flight, so that the others are
     /// requested again.
     pub(crate) fn fell_short(&self, ahead: &Ahead, block: u64) {
-        let end = (ahead.first).wrapping_add_signed(ahead.step * ahead.count as i64);
-        let asked = |one: &&mut One| one.step == ahead.step && one.frontier == end;
+        let last = (ahead.first).wrapping_add_signed(ahead.step * (ahead.count as i64 - 1));
+        let asked = |one: &&mut One| one.step == ahead.step && one.ahead(one.asked) == last;
         if let Some(one) = self.known.lock().one.iter_mut().find(asked) {
-            one.frontier = block;
-            let is_reached = |trigger| trigger == block || (ahead.step == 1 && trigger > block);
-            if one.trigger.is_some_and(is_reached) {
-                one.trigger = (block != ahead.first).then_some(ahead.first);
+            // Blocks that another reader of the stream has passed meanwhile need no request.
+            let [first, missing] = [ahead.first, block].map(|at| one.steps_to(at).unwrap_or(1));
+            one.asked = missing - 1;
+            if one.trigger >= missing {
+                one.trigger = if missing > first { first } else { 0 };
             }
         }
     }
@@ -400,7 +384,6 @@ impl Known {
             low,
             last: high,
             distance,
-            frontier: high.wrapping_add(1),
             used: self.clock,
             ..One::default()
         };

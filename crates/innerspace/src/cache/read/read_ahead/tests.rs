@@ -9,6 +9,22 @@ const TUNING: Tuning = Tuning {
     wasted: 0,
 };
 
+impl Ahead {
+    fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Returns the blocks as a range, if they are neighbours.
+    fn range(&self) -> Option<Range<u64>> {
+        match self.step {
+            _ if self.is_empty() => None,
+            1 => Some(self.first..self.first + self.count),
+            -1 => Some(self.first + 1 - self.count..self.first + 1),
+            _ => None,
+        }
+    }
+}
+
 fn miss(stream: &Stream, block: u64) -> u64 {
     miss_by(stream, block, &TUNING)
 }
@@ -79,6 +95,14 @@ fn backward_reading_and_strides_are_streams() {
     assert_eq!(miss(&stream, 100) + miss(&stream, 110), 0);
     let ahead = stream.miss(120, 1, Reading::Normal, &TUNING);
     assert_eq!(ahead.blocks().collect::<Vec<_>>(), [130, 140, 150, 160]);
+    let stream = Stream::default();
+    assert_eq!(miss(&stream, 300) + miss(&stream, 290), 0);
+    let ahead = stream.miss(280, 1, Reading::Normal, &TUNING);
+    let blocks: Vec<_> = ahead.blocks().collect();
+    assert_eq!(blocks, [270, 260, 250, 240], "the nearest come first");
+    // There was room for two of the four: the third is the next request's first.
+    stream.fell_short(&ahead, 250);
+    assert_eq!(stream.used(270, &TUNING).first, 250);
 }
 
 // spec: R4
