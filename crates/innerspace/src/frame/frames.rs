@@ -20,7 +20,7 @@ use super::zeroed_array::ZeroedArray;
 use crate::sync::raw::AtomicU64;
 use crate::sys::copy::{self, Quarter};
 use crate::sys::memory::Pages;
-use crate::{FrameId, Grouped, PAGE_SHIFT, PAGE_SIZE};
+use crate::{FrameId, Grouped, PAGE_SIZE};
 
 /// How many frames' worth of addresses windows may take, for each usable frame. They cost nothing
 /// but addresses, except under model checkers, which create the metadata of every frame.
@@ -260,15 +260,6 @@ impl Frames {
     #[inline]
     pub(crate) fn meta(&self, id: FrameId) -> &Meta {
         &self.metas[id.index()]
-    }
-
-    /// Returns a frame's metadata, or `None` if the frame is not in the arena.
-    #[inline(always)]
-    pub(super) fn meta_at(&self, at: FrameOffset) -> Option<&Meta> {
-        // If low bits are set, the rotation turns them into a large number, which is not cut off
-        // even where addresses are shorter.
-        let place = at.bytes().rotate_right(PAGE_SHIFT);
-        self.metas.get(usize::try_from(place).ok()?)
     }
 
     /// Returns the metadata, and the address of the first byte, of the frame in which the block

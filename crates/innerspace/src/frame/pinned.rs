@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 
-use super::{FlagSet, FrameOffset, Frames, HeldOf, Hold, Meta, PutView, Tag, Uses};
+use super::{FlagSet, Frames, HeldOf, Hold, Meta, PutView, Tag, Uses};
 use crate::sync::Arc;
 use crate::units::{FrameId, PAGE_SIZE};
 
@@ -86,30 +86,55 @@ pub(crate) struct Grip<'id, K> {
     here: PhantomData<Here<'id, K>>,
 }
 
-/// A view that was just taken of whichever block is there. Dropping it does not drop the view.
-#[must_use = "it counts as a view"]
-pub(crate) struct Taken<'id, K> {
-    meta: &'id Meta,
-    here: Here<'id, K>,
-}
-
 impl<'id, K: ViewOwner> Here<'id, K> {
-    /// Returns the owner.
-    #[inline(always)]
-    pub(crate) fn owner(self) -> &'id K {
-        self.owner
+    /// Takes a view of the block at `frame`, from byte `inside` on. Returns `None` if the frame is
+    /// not cached, is not up to date, is being written or is mapped writable, or if the block does
+    /// not have that byte. The same if `is_still`, which is asked once the view is taken, says that
+    /// the frame is another block by now.
+    pub(crate) fn take(
+        self,
+        frame: FrameId,
+        inside: usize,
+        is_still: impl FnOnce() -> bool,
+    ) -> Option<Grip<'id, K>> {
+        let held = match self.owner.frames().meta(frame).hold.try_view() {
+            true if is_still() => HeldOf::Sought,
+            true => HeldOf::Other,
+            false => HeldOf::Refused,
+        };
+        self.up_to_date(frame, inside, held)
     }
 
-    /// Takes a view of the block at `at`. Returns `None` if the frame is not cached, is being
-    /// written or is mapped writable.
-    #[inline(always)]
-    pub(crate) fn take(self, at: FrameOffset) -> Option<Taken<'id, K>> {
-        let meta = self.owner.frames().meta_at(at)?;
-        if !meta.hold.try_view() {
-            cold_path();
+    /// Like [`Here::take`], for the page with this tag, hot or not, if it is where it was last
+    /// found. Returns its frame as well.
+    pub(crate) fn take_guessed(self, tag: Tag) -> Option<(FrameId, Grip<'id, K>)> {
+        let frames = self.owner.frames();
+        let frame = frames.lookaside.guess(tag);
+        let held = frames.meta(frame).try_hold_of(tag, Hold::try_view);
+        let grip = self.up_to_date(frame, self.in_page, held)?;
+        Some((frame, grip))
+    }
+
+    /// Returns the view that was taken of the block at `frame`, if it is of the block that was
+    /// sought, and that is up to date and has byte `inside`. Otherwise drops the view.
+    fn up_to_date(self, frame: FrameId, inside: usize, held: HeldOf) -> Option<Grip<'id, K>> {
+        assert_eq!(inside % PAGE_SIZE, self.in_page, "as the call said");
+        if held == HeldOf::Refused {
             return None;
         }
-        Some(Taken { meta, here: self })
+        let frames = self.owner.frames();
+        let meta = frames.meta(frame);
+        let is_there = inside < PAGE_SIZE << meta.order();
+        if held == HeldOf::Other || !is_there || !meta.flags.load().contains(FlagSet::UPTODATE) {
+            give_back(self.owner, meta);
+            return None;
+        }
+        Some(Grip {
+            // SAFETY: the byte is inside the block, which is inside the arena.
+            start: unsafe { frames.start(frame).add(inside) },
+            meta: NonNull::from_ref(meta),
+            here: PhantomData,
+        })
     }
 
     /// Takes a view of the page with this tag, if the page is hot and is where it was last found:
@@ -127,7 +152,7 @@ impl<'id, K: ViewOwner> Here<'id, K> {
             }),
             HeldOf::Other => {
                 cold_path();
-                Taken { meta, here: self }.give_back();
+                give_back(self.owner, meta);
                 None
             }
             HeldOf::Refused => {
@@ -136,60 +161,13 @@ impl<'id, K: ViewOwner> Here<'id, K> {
             }
         }
     }
-
-    /// Takes a view of the page with this tag, hot or not, if it is where it was last found.
-    pub(crate) fn take_guessed(self, tag: Tag) -> Option<Taken<'id, K>> {
-        let (meta, _) = self.owner.frames().guess(tag);
-        let taken = Taken { meta, here: self };
-        match meta.try_hold_of(tag, Hold::try_view) {
-            HeldOf::Sought => return Some(taken),
-            HeldOf::Other => taken.give_back(),
-            HeldOf::Refused => {}
-        }
-        None
-    }
 }
 
-impl<'id, K: ViewOwner> Taken<'id, K> {
-    /// Returns the owner.
-    pub(crate) fn owner(&self) -> &'id K {
-        self.here.owner
-    }
-
-    /// Returns the block's first frame.
-    pub(crate) fn frame(&self) -> FrameId {
-        self.here.owner.frames().id_of(self.meta)
-    }
-
-    /// Returns the block's present flags.
-    pub(crate) fn flags(&self) -> FlagSet {
-        self.meta.flags.load()
-    }
-
-    /// Returns the view from byte `inside` of the block on, if the block is up to date and has that
-    /// byte. Otherwise drops the view.
-    pub(crate) fn up_to_date(self, inside: usize) -> Option<Grip<'id, K>> {
-        assert_eq!(inside % PAGE_SIZE, self.here.in_page, "as the call said");
-        let size = PAGE_SIZE << self.meta.order();
-        if !self.flags().contains(FlagSet::UPTODATE) || inside >= size {
-            self.give_back();
-            return None;
-        }
-        let start = NonNull::new(self.here.owner.frames().host(self.frame()))?;
-        Some(Grip {
-            // SAFETY: the byte is inside the block, which is inside the arena.
-            start: unsafe { start.add(inside) },
-            meta: NonNull::from_ref(self.meta),
-            here: PhantomData,
-        })
-    }
-
-    /// Drops the view.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn give_back(self) {
-        drop(Pinned::of_block(self.here.owner, self.meta, &[]));
-    }
+/// Drops a view that was just taken of a block.
+#[cold]
+#[inline(never)]
+fn give_back<K: ViewOwner>(owner: &K, meta: &Meta) {
+    drop(Pinned::of_block(owner, meta, &[]));
 }
 
 impl<K: ViewOwner> Pinned<K> {
@@ -204,8 +182,7 @@ impl<K: ViewOwner> Pinned<K> {
     ) -> Option<Pinned<K>> {
         let len = range.end.checked_sub(range.start)?;
         Pinned::find(&**owner, range.start % PAGE_SIZE, len, |here| {
-            let taken = here.take(FrameOffset::of(frame))?;
-            taken.up_to_date(range.start)
+            here.take(frame, range.start, || true)
         })
     }
 

@@ -3,7 +3,7 @@
 //!
 //! # When a block counts as used
 //!
-//! - a view: `cache/read/take_view.rs`, `take_found`
+//! - a view: `cache/read/take_view.rs`, `take_cached`, `take_held`
 //! - a read that does not go on where the last one in the block ended: `cache/read/copy.rs`,
 //!   `is_new_use`; a read through a `BlockReader`: `cache/read/block_reader.rs`
 //! - a write, or a store over a hole: `cache/lookup/get.rs`, for lookups with `Get::ACCESSED`; a

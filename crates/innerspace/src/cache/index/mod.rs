@@ -82,13 +82,6 @@ impl Word {
             }
         }
     }
-
-    /// Returns the offset of the first frame of the block that a word names. For other words,
-    /// returns an offset outside every arena.
-    #[inline(always)]
-    pub(crate) fn block_at(word: u64) -> FrameOffset {
-        FrameOffset::in_form(word, TAG_BLOCK)
-    }
 }
 
 /// The memory in which the nodes of an index are kept.

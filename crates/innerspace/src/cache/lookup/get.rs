@@ -20,7 +20,7 @@ use crate::cache::wait::Wait;
 use crate::frame::{Dropped, FlagSet, HeldOf, Hold, Uses};
 use crate::reclaim::{AllocMode, Evictable, PoolFrame, Refault, Retired};
 use crate::sync::atomic::Ordering;
-use crate::sync::{Backoff, interleave, raw};
+use crate::sync::{Backoff, failpoint, interleave, raw};
 use crate::units::{FrameId, PAGE_SIZE, PageCount};
 
 /// The flags of a lookup: what it does with a block that it finds, or that is missing.
@@ -229,6 +229,7 @@ impl FileCore {
             return Looked::Absent;
         };
         interleave();
+        failpoint!(WordRead);
         if !frames.meta(frame).hold.try_get_cached() {
             return Looked::Dying;
         }

@@ -64,12 +64,12 @@ use crate::cache::lookup::get::{Basis, Get};
 use crate::cache::read::content::content;
 use crate::cache::read::fill::Miss;
 use crate::cache::read::holes::Content;
-use crate::cache::read::take_view::{take_block, take_found};
+use crate::cache::read::take_view::{take_cached, take_held};
 use crate::cache::read::view::{MAX_ZEROS, View};
 use crate::cache::wait::Wait;
 use crate::cache::write::in_place::{end_write_mappings, move_block};
 use crate::cache::write::write_at::end_operation;
-use crate::frame::{Dropped, FlagSet, FrameOffset, HoldState, Kind, Row, Uses, Window};
+use crate::frame::{Dropped, FlagSet, HoldState, Kind, Row, Uses, Window};
 use crate::group::{GroupId, LimitError, LimitReason};
 use crate::reclaim::{AllocMode, Evictable, Io, Pool, PoolFrame};
 use crate::stats::Event;
@@ -163,8 +163,12 @@ impl Handle {
         for block in core.blocks_of(range.clone()) {
             let tag = core.blocks.index.tags().sought(block);
             let follows = row.add(|pool| {
-                let hot = pool.take_hot(tag);
-                hot.or_else(|| take_block(core, pool, block, 0))
+                let cached = pool.take_hot(tag);
+                let cached = cached.or_else(|| take_cached(core, pool, block, 0));
+                cached.or_else(|| {
+                    let held = core.lookup(block)?;
+                    take_held(core, pool, (block, held.frame), 0)
+                })
             });
             if !follows {
                 return None;
@@ -262,7 +266,7 @@ impl Handle {
             page.set_kind(Kind::Cached);
             let frame = page.publish(HoldState::cached(1));
             core.pool.lru_add(frame);
-            let follows = row.add(|pool| pool.take(FrameOffset::of(frame))?.up_to_date(0));
+            let follows = row.add(|pool| pool.take(frame, 0, || true));
             assert!(follows, "nobody else takes it out or writes to it");
             let dropped = core.pool.uncache(frame);
             debug_assert_eq!(dropped, Dropped::Held);
@@ -376,9 +380,8 @@ impl<'f> LineUp<'f> {
                     let frame = locked.frame();
                     // The view is taken under the block's lock, so that no writer changes the block
                     // or moves it first.
-                    let follows = self
-                        .row
-                        .add(|pool| take_found(pool.take(FrameOffset::of(frame))?, 0));
+                    let place = (block, frame);
+                    let follows = self.row.add(|pool| take_held(self.core, pool, place, 0));
                     if !follows || !self.is_at_its_place(block) {
                         return Ok(false);
                     }

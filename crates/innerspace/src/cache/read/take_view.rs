@@ -12,10 +12,10 @@ use crate::cache::read::fill::{Miss, Present};
 use crate::cache::read::view::View;
 use crate::cache::wait::Wait;
 use crate::cache::write::in_place::end_write_mappings;
-use crate::frame::{Grip, Here, Pinned, Taken, Uses};
+use crate::frame::{Grip, Here, Pinned, Uses};
 use crate::reclaim::Pool;
 use crate::sync::{Arc, failpoint, raw};
-use crate::units::PAGE_SIZE;
+use crate::units::{FrameId, PAGE_SIZE};
 
 impl Handle {
     /// Returns a view of `range`, which is inside the file's size at some moment of the call. A hit
@@ -90,7 +90,9 @@ impl Handle {
         Pinned::find_pair(&*core.pool, tags, in_page, len)
     }
 
-    /// Takes a view that misses.
+    /// Takes a view that is not a hit: of a block that is not hot, or not where it was last found;
+    /// of one that has to be filled; of several. If it may not wait, this fails for a block that
+    /// has to be filled, is being written, or is mapped writable.
     #[cold]
     #[inline(never)]
     fn view_missed(
@@ -104,139 +106,114 @@ impl Handle {
         if range.end > size {
             return Err(core.past_end(range.start, len, size));
         }
-        let start = core.inside_block(range.start);
-        let View(pinned) = if len == 0 {
-            View::zeros(0)
-        } else if start + len > core.block_bytes() {
-            self.view_across(range, wait)?
-        } else {
-            let block = range.start >> core.block_shift();
-            let inside = start as usize..(start + len) as usize;
-            match self.pin(block, &inside) {
-                Some(pinned) => {
-                    self.note_ahead_view(&pinned, block);
-                    View(pinned)
-                }
-                None => self.view_slowly(block, inside, wait)?,
-            }
-        };
-        Ok(pinned)
-    }
-
-    /// Notes that a view was found. If that is the first use of its block since the block was read
-    /// ahead, the stream continues.
-    fn note_ahead_view(&self, pinned: &Pinned<Pool>, block: u64) {
-        if let Some(uses) = pinned.uses()
-            && uses.has(Uses::AHEAD)
-        {
-            (self.core).go_on(block, uses, &self.stream, Get::NONE, drop);
+        if len == 0 {
+            return Ok(View::zeros(0).0);
         }
-    }
-
-    /// Like [`Handle::hit`], for a block that is not hot, or not where it was last found.
-    fn pin(&self, block: u64, inside: &Range<usize>) -> Option<Pinned<Pool>> {
-        let (pool, start) = (&*self.core.pool, inside.start % PAGE_SIZE);
-        Pinned::find(pool, start, inside.len(), |pool| {
-            take_block(&self.core, pool, block, inside.start)
-        })
-    }
-
-    /// Takes a view of a range of one block that was not a hit. If it may not wait, this fails for
-    /// a block that has to be filled, is being written, or is mapped writable.
-    #[cold]
-    fn view_slowly(
-        self: &Arc<Handle>,
-        block: u64,
-        inside: Range<usize>,
-        wait: Wait,
-    ) -> Result<View, FileError> {
-        let core = &self.core;
-        let start = (block << core.block_shift()) + inside.start as u64;
+        let start = core.inside_block(range.start);
+        if start + len > core.block_bytes() {
+            return self.view_across(range, wait).map(|View(pinned)| pinned);
+        }
+        let (block, start) = (range.start >> core.block_shift(), start as usize);
+        let (pool, in_page, len) = (&*core.pool, start % PAGE_SIZE, len as usize);
+        let cached = Pinned::find(pool, in_page, len, |pool| {
+            take_cached(core, pool, block, start)
+        });
+        if let Some(pinned) = cached {
+            // At the first use since the block was read ahead, its stream continues.
+            if let Some(uses) = pinned.uses()
+                && uses.has(Uses::AHEAD)
+            {
+                core.go_on(block, uses, &self.stream, Get::NONE, drop);
+            }
+            return Ok(pinned);
+        }
+        let take = |frame| {
+            Pinned::find(pool, in_page, len, |pool| {
+                take_held(core, pool, (block, frame), start)
+            })
+        };
         loop {
-            match core.read_block(start, Miss::of(&self.stream), wait)? {
-                Present::Hole => return Ok(View::zeros(inside.len())),
-                Present::Block(_held) => {
-                    if let Some(pinned) = self.pin(block, &inside) {
-                        return Ok(View(pinned));
+            match core.read_block(range.start, Miss::of(&self.stream), wait)? {
+                Present::Hole => return Ok(View::zeros(len).0),
+                Present::Block(held) => {
+                    if let Some(pinned) = take(held.frame) {
+                        return Ok(pinned);
+                    }
+                    if !held.meta().hold.load().is_cached() {
+                        // It has been moved or cut off, and what is there now may be viewed.
+                        continue;
                     }
                 }
             }
             // The block is being written, or mapped writable.
             if wait == Wait::No {
-                return Err(core.would_block(start));
+                return Err(core.would_block(range.start));
             }
             core.check_not_reentrant()?;
             let Some(locked) = core.find_lock(block, Get::NONE)? else {
                 continue;
             };
             end_write_mappings(core, std::slice::from_ref(&locked));
-            if let Some(pinned) = Pinned::try_new(&core.pool, locked.frame(), inside.clone()) {
-                return Ok(View(pinned));
+            if let Some(pinned) = take(locked.frame()) {
+                return Ok(pinned);
             }
             // The block's count of views is full. The copy has a count of its own.
             drop(locked);
-            let range = start..start + inside.len() as u64;
-            return self.copied_view(range, Wait::Yes);
+            return self.copied_view(range, wait).map(|View(pinned)| pinned);
         }
     }
 }
 
-/// Returns the view that begins `inside` bytes into the found block. Marks the block used, and hot
-/// if there was no mark to make. Returns `None` if the block is not up to date.
-#[inline]
-pub(super) fn take_found<'id>(taken: Taken<'id, Pool>, inside: usize) -> Option<Grip<'id, Pool>> {
-    let (pool, frame, flags) = (taken.owner(), taken.frame(), taken.flags());
-    let grip = taken.up_to_date(inside)?;
-    pool.mark_accessed_at(frame, flags);
-    pool.warm_if_marked(frame);
-    Some(grip)
-}
-
-/// Returns a view that begins `inside` bytes into the block, if it is cached, up to date, and not
-/// being written or mapped writable. Neither fills nor locks it.
-pub(super) fn take_block<'id>(
+/// Returns a view that begins `inside` bytes into a cached block, without a reference to it: by a
+/// guess of its frame, or, in a file without tags, by one look at the index. Marks the block used,
+/// and hot if there was no mark to make. Returns `None` if the block was not found so, is not up to
+/// date, is being written or is mapped writable.
+pub(super) fn take_cached<'id>(
     core: &FileCore,
     pool: Here<'id, Pool>,
     block: u64,
     inside: usize,
 ) -> Option<Grip<'id, Pool>> {
-    let tag = core.blocks.index.tags().sought(block);
-    if tag.is_somewhere()
-        && let Some(taken) = pool.take_guessed(tag)
-    {
-        return take_found(taken, inside);
-    }
-    let domain = &pool.owner().domain;
-    loop {
-        let taken = match domain.look() {
-            Some(_section) => take_in_section(core, pool, block),
-            None => {
-                let _section = domain.reader();
-                take_in_section(core, pool, block)
-            }
-        }?;
-        match taken {
-            Ok(taken) => {
-                // The next lookup guesses the frame.
-                core.note_found(block, taken.frame());
-                return take_found(taken, inside);
-            }
-            Err(other) => other.give_back(),
-        }
-    }
+    let index = &core.blocks.index;
+    let tag = index.tags().sought(block);
+    let (frame, grip) = if tag.is_somewhere() {
+        pool.take_guessed(tag)?
+    } else {
+        let section = core.pool.domain.look()?;
+        let slot = index.slot(core.frames(), block)?;
+        let word = slot.load(raw::Ordering::Acquire);
+        let Word::Block(frame) = Word::decode(word) else {
+            return None;
+        };
+        failpoint!(WordRead);
+        let is_still = || {
+            let is_there = slot.load(raw::Ordering::Acquire) == word;
+            drop(section);
+            is_there
+        };
+        (frame, pool.take(frame, inside, is_still)?)
+    };
+    core.pool.mark_accessed(frame);
+    core.pool.warm_if_marked(frame);
+    Some(grip)
 }
 
-/// Returns a view of the block that is cached at `block`, or `Err` with a view of a block that no
-/// longer was there when the view was taken (I10). The caller is in a section of the file's pool.
-fn take_in_section<'id>(
+/// Returns a view that begins `inside` bytes into a block which the caller holds in the given
+/// frame. Marks the block used, and hot if there was no mark to make; the next view guesses its
+/// frame. Returns `None` if the block is not up to date, is being written or is mapped writable.
+///
+/// The block may be moved meanwhile. Its old frame stays CACHED until the index leads to the new
+/// one, and leaves the cache before the new one is written. So the view shows the block's bytes as
+/// they were when it was found, or later (I10).
+pub(super) fn take_held<'id>(
     core: &FileCore,
     pool: Here<'id, Pool>,
-    block: u64,
-) -> Option<Result<Taken<'id, Pool>, Taken<'id, Pool>>> {
-    let slot = core.blocks.index.slot(&pool.owner().frames, block)?;
-    let word = slot.load(raw::Ordering::Acquire);
-    failpoint!(WordRead);
-    let taken = pool.take(Word::block_at(word))?;
-    let is_there = slot.load(raw::Ordering::Acquire) == word;
-    Some(if is_there { Ok(taken) } else { Err(taken) })
+    (block, frame): (u64, FrameId),
+    inside: usize,
+) -> Option<Grip<'id, Pool>> {
+    let grip = pool.take(frame, inside, || true)?;
+    core.note_found(block, frame);
+    core.pool.mark_accessed(frame);
+    core.pool.warm_if_marked(frame);
+    Some(grip)
 }

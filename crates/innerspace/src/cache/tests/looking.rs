@@ -541,29 +541,32 @@ fn a_file_of_larger_blocks_or_that_grew_too_long_is_found_by_its_index() {
 // I10: by the time it is viewed, the frame belongs to another block.
 #[test]
 fn a_view_is_of_the_block_that_the_index_has_when_it_was_taken() {
-    let cache = memory(64);
-    let file = open(&cache, &patterned(4096), &options(4096));
-    let store = Arc::new(MemoryStore::from_bytes(&[2; 4096]));
-    let other = open(&cache, &store, &options(4096));
-    file.prefetch(..).unwrap();
-    let was = frame(core(&file), 0);
-    let reused = Arc::new(AtomicU32::new(0));
-    let there = failpoint::on("WordRead", {
-        let (file, other, reused) = (file.clone(), other.clone(), reused.clone());
-        // The frame is reused on another thread, because this one is in a section.
-        let reuse = move || {
-            file.punch(0..4096).unwrap();
-            other.prefetch(..).unwrap();
-            reused.store(frame(core(&other), 0).0, Ordering::Relaxed);
-        };
-        || thread::spawn(reuse).join().unwrap()
-    });
-    assert_eq!(*file.view(0..4096).unwrap(), [0; 4096]);
-    drop(there);
-    let reused = FrameId(reused.load(Ordering::Relaxed));
-    assert_eq!(reused, was, "or the test shows nothing");
-    drop((file, other));
-    assert_empty(&cache);
+    // A block of one page, and one without a tag.
+    for size in [PAGE as u64, 64 << 10] {
+        let cache = memory_of(64, size);
+        let file = open(&cache, &patterned(size), &options(size));
+        let store = Arc::new(MemoryStore::from_bytes(&vec![2; size as usize]));
+        let other = open(&cache, &store, &options(size));
+        file.prefetch(..).unwrap();
+        let was = frame(core(&file), 0);
+        let reused = Arc::new(AtomicU32::new(0));
+        let there = failpoint::on("WordRead", {
+            let (file, other, reused) = (file.clone(), other.clone(), reused.clone());
+            // The frame is reused on another thread, because this one is in a section.
+            let reuse = move || {
+                file.punch(0..size).unwrap();
+                other.prefetch(..).unwrap();
+                reused.store(frame(core(&other), 0).0, Ordering::Relaxed);
+            };
+            || thread::spawn(reuse).join().unwrap()
+        });
+        assert_eq!(*file.view(0..size).unwrap(), vec![0; size as usize]);
+        drop(there);
+        let reused = FrameId(reused.load(Ordering::Relaxed));
+        assert_eq!(reused, was, "or the test shows nothing");
+        drop((file, other));
+        assert_empty(&cache);
+    }
 }
 
 // spec: P16
