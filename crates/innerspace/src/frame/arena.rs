@@ -33,13 +33,6 @@ impl FrameOffset {
         FrameOffset(word & !FrameOffset::LOW_BITS)
     }
 
-    /// Returns the frame whose number is in the upper bits of a word, if the other bits are exactly
-    /// `form`. If they are not, the resulting offset is in no arena.
-    #[inline(always)]
-    pub(crate) const fn in_form(word: u64, form: u64) -> FrameOffset {
-        FrameOffset(word ^ form)
-    }
-
     /// Returns the frame's number.
     #[inline(always)]
     pub(crate) const fn id(self) -> FrameId {
@@ -105,7 +98,6 @@ impl Arena {
     }
 
     /// Returns the address of a frame's first byte, or `None` if the frame is not in the arena.
-    /// Does not panic, because a caller with an open section would have to be ready to leave it.
     #[inline(always)]
     pub(super) fn start_of(&self, at: FrameOffset) -> Option<NonNull<u8>> {
         // If low bits are set, the rotation turns them into a large number.

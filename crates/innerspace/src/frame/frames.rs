@@ -343,30 +343,23 @@ impl Frames {
     /// Returns the words of a table or index node.
     #[inline]
     pub(crate) fn words(&self, id: FrameId) -> &[AtomicU64; 512] {
-        let words = self.words_at(FrameOffset::of(id));
-        words.unwrap_or_else(|| self.arena.outside(id))
+        let Some(start) = self.arena.start_of(FrameOffset::of(id)) else {
+            self.arena.outside(id)
+        };
+        debug_assert!(
+            self.meta(id).kind().has_words() || self.is_wiped(),
+            "{id:?} is {:?}",
+            self.meta(id).kind()
+        );
+        // SAFETY: the frame is 4096 bytes of initialised, page-aligned memory of the arena, which
+        // lives as long as `self`. Frames of these kinds are reached only through their words,
+        // until their owner has waited for their readers and freed them (I6).
+        unsafe { start.cast().as_ref() }
     }
 
     /// Returns whether this is a child of fork(2), in which everything is zeros.
     pub(super) fn is_wiped(&self) -> bool {
         self.meta(FrameId::ZERO).kind() != Kind::Zero
-    }
-
-    /// Returns the words like [`Frames::words`], for a node that a word names by its offset.
-    /// Returns `None` if the node is not in the arena.
-    #[inline(always)]
-    pub(crate) fn words_at(&self, at: FrameOffset) -> Option<&[AtomicU64; 512]> {
-        let start = self.arena.start_of(at)?;
-        debug_assert!(
-            self.meta(at.id()).kind().has_words() || self.is_wiped(),
-            "{:?} is {:?}",
-            at.id(),
-            self.meta(at.id()).kind()
-        );
-        // SAFETY: the frame is 4096 bytes of initialised, page-aligned memory of the arena, which
-        // lives as long as `self`. Frames of these kinds are reached only through their words,
-        // until their owner has waited for their readers and freed them (I6).
-        Some(unsafe { start.cast().as_ref() })
     }
 
     /// Returns the frame's lock. The caller holds the frame as long as it uses the lock.

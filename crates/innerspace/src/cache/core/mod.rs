@@ -35,18 +35,18 @@ use crate::cache::core::store_version::StoreVersion;
 use crate::cache::dirty::index::DirtyIndex;
 use crate::cache::dirty::state::WriteState;
 use crate::cache::errors::{FileError, StoreAction};
-use crate::cache::index::{Guarded, Index, Nodes};
+use crate::cache::index::{Guarded, Index, NODE_WORDS, Nodes};
 use crate::cache::map::mappers::{MapperId, MapperList, Mappers, Revoke};
 use crate::cache::read::holes::{Extents, VisibleHoles};
 use crate::cache::read::read_ahead::Stream;
 use crate::cache::service::Cache;
 use crate::exec::{InFlight, Job, Lane};
-use crate::frame::{Dropped, FrameOffset, Frames, TAGGED_BYTES, Tag, Tags};
+use crate::frame::{Dropped, Frames, TAGGED_BYTES, Tag, Tags};
 use crate::group::LimitError;
 use crate::reclaim::{AllocMode, Owner, OwnerId, Pool, PoolFrame};
 use crate::store::{FileAccess, StoreError};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Arc, Mutex, MutexGuard, OnceLock, Rank, Weak};
+use crate::sync::{Arc, Mutex, MutexGuard, OnceLock, Rank, Weak, raw};
 use crate::units::{FrameId, PAGE_SHIFT, PageCount, zeros};
 
 /// One cached file. Handles, mappings, views and reclaim keep it alive. It is closed when the last
@@ -487,11 +487,8 @@ impl Drop for FileCore {
 
 impl Nodes for Frames {
     #[inline(always)]
-    fn words_at(
-        &self,
-        node: FrameOffset,
-    ) -> Option<&[crate::sync::raw::AtomicU64; crate::cache::index::NODE_WORDS]> {
-        Frames::words_at(self, node)
+    fn words(&self, node: FrameId) -> &[raw::AtomicU64; NODE_WORDS] {
+        Frames::words(self, node)
     }
 
     fn live(&self, node: FrameId) -> u32 {

@@ -38,6 +38,7 @@ const NODE_SHIFT: u32 = 9;
 /// The number of words in a node.
 pub(crate) const NODE_WORDS: usize = 1 << NODE_SHIFT;
 /// The height that covers every block number of the largest file.
+#[cfg(any(test, feature = "test-util"))]
 const MAX_HEIGHT: u32 = 6;
 
 const TAG_BLOCK: u64 = 1;
@@ -87,13 +88,7 @@ impl Word {
 /// The memory in which the nodes of an index are kept.
 pub(crate) trait Nodes {
     /// Returns the words of a node.
-    #[inline]
-    fn words(&self, node: FrameId) -> &[AtomicU64; NODE_WORDS] {
-        let words = self.words_at(FrameOffset::of(node));
-        words.unwrap_or_else(|| panic!("node {node:?} is outside the arena"))
-    }
-    /// Like [`Nodes::words`], for an offset from a word. Returns `None` if no node can be there.
-    fn words_at(&self, node: FrameOffset) -> Option<&[AtomicU64; NODE_WORDS]>;
+    fn words(&self, node: FrameId) -> &[AtomicU64; NODE_WORDS];
     /// Returns how many of the node's words are blocks or nodes. Called under the index mutex only.
     fn live(&self, node: FrameId) -> u32;
     /// Sets the number that [`Nodes::live`] returns.
@@ -158,13 +153,6 @@ pub(crate) struct Inserted {
     pub(crate) need_nodes: Option<usize>,
 }
 
-/// Returns the offset of the node of this height that a word names. For other words, returns an
-/// offset outside every arena.
-#[inline(always)]
-fn node_of_height(word: u64, height: u32) -> FrameOffset {
-    FrameOffset::in_form(word, Word::Node(FrameId(0), height).encode())
-}
-
 /// Returns how many levels a tree with this block number needs.
 fn height_for(block: u64) -> u32 {
     (u64::BITS - block.leading_zeros()).div_ceil(NODE_SHIFT)
@@ -200,50 +188,101 @@ impl<T: Default> Index<T> {
     }
 }
 
+/// The way from the root to the word of a block, as far as there are nodes.
+struct Way<'n> {
+    /// The block's word; or the word below which nodes are missing.
+    slot: &'n AtomicU64,
+    /// The node that the word is in, and the word that leads to this node. `None` for the root.
+    node: Option<(FrameId, &'n AtomicU64)>,
+    /// The number of nodes that have to be added before the block's word is reached.
+    missing: usize,
+}
+
+/// Walks from the root word to the word of `block`. A reader is in a section. It uses only `slot`,
+/// and only if `missing` is 0.
+#[inline(always)]
+fn walk<'n>(root: &'n AtomicU64, nodes: &'n impl Nodes, block: u64) -> Way<'n> {
+    // Acquire, here and below, pairs with the release stores of `IndexWriter`: the words of a node
+    // were written before the link to it.
+    let mut word = root.load(Ordering::Acquire);
+    let (wanted, mut height) = (height_for(block), height_of(word));
+    let (mut slot, mut node) = (root, None);
+    let mut missing = 0;
+    if wanted > height {
+        // An insertion puts new roots above the old one, and then makes a separate path below the
+        // top.
+        missing = match is_live(word) {
+            true => (2 * wanted - height - 1) as usize,
+            false => wanted as usize,
+        };
+        height = 0;
+    }
+    while height > 0 {
+        let Word::Node(id, _) = Word::decode(word) else {
+            missing = height as usize;
+            break;
+        };
+        node = Some((id, slot));
+        slot = &nodes.words(id)[position(block, height)];
+        height -= 1;
+        if height > 0 {
+            word = slot.load(Ordering::Acquire);
+        }
+    }
+    Way {
+        slot,
+        node,
+        missing,
+    }
+}
+
+/// Calls `visit` for the words of the blocks in `range` (not empty) below the word in `slot`, whose
+/// first block number is `base`, except for those that are empty, until it returns something.
+fn visit<R>(
+    nodes: &impl Nodes,
+    slot: &AtomicU64,
+    base: u64,
+    range: &Range<u64>,
+    visitor: &mut impl FnMut(u64, &AtomicU64, Word) -> Option<R>,
+) -> Option<R> {
+    match Word::decode(slot.load(Ordering::Acquire)) {
+        Word::Empty => None,
+        Word::Node(node, height) => {
+            let span_shift = (height - 1) * NODE_SHIFT;
+            let place = |block: u64| block.saturating_sub(base) >> span_shift;
+            let first = place(range.start).min(NODE_WORDS as u64);
+            let end = match range.end > base {
+                true => (place(range.end - 1) + 1).min(NODE_WORDS as u64),
+                false => 0,
+            };
+            let words = nodes.words(node);
+            (first..end).find_map(|place| {
+                let base = base + (place << span_shift);
+                visit(nodes, &words[place as usize], base, range, visitor)
+            })
+        }
+        word if range.contains(&base) => visitor(base, slot, word),
+        _ => None,
+    }
+}
+
 impl<T> Index<T> {
     /// Returns the slot with the word of `block`, if nodes lead there. Valid while the caller's
     /// section is open.
     #[inline(always)]
     pub(crate) fn slot<'a>(&'a self, nodes: &'a impl Nodes, block: u64) -> Option<&'a AtomicU64> {
-        // Acquire, here and below, pairs with the release stores of `IndexWriter`: the words of a
-        // node were written before the link to it.
-        let root = self.root.load(Ordering::Acquire);
-        // The usual size, 2 MiB to 1 GiB in small blocks, is handled without a loop, since every
-        // instruction of a hit counts.
-        let Some(top) = nodes.words_at(node_of_height(root, 2)) else {
-            cold_path();
-            return self.slot_at_any_height(nodes, root, block);
-        };
-        let link = top.get((block >> NODE_SHIFT) as usize)?;
-        let bottom = node_of_height(link.load(Ordering::Acquire), 1);
-        Some(&nodes.words_at(bottom)?[block as usize & (NODE_WORDS - 1)])
-    }
-
-    // Inlined, since around a call the caller would have to save registers.
-    #[inline(always)]
-    fn slot_at_any_height<'a>(
-        &'a self,
-        nodes: &'a impl Nodes,
-        root: u64,
-        block: u64,
-    ) -> Option<&'a AtomicU64> {
-        let Word::Node(_, height) = Word::decode(root) else {
-            return (block == 0).then_some(&self.root);
-        };
-        let mut shift = (height - 1) * NODE_SHIFT;
-        // `None` if the tree is not as high as the block number needs.
-        let words = nodes.words_at(FrameOffset::in_word(root))?;
-        let mut slot = words.get((block >> shift) as usize)?;
-        while shift > 0 {
-            let word = slot.load(Ordering::Acquire);
-            let Word::Node(..) = Word::decode(word) else {
+        // The usual size, 2 MiB to 1 GiB in small blocks, is handled without a loop: page faults
+        // and overwriting writes find their blocks here.
+        if let Word::Node(top, 2) = Word::decode(self.root.load(Ordering::Acquire)) {
+            let link = nodes.words(top).get((block >> NODE_SHIFT) as usize)?;
+            let Word::Node(bottom, _) = Word::decode(link.load(Ordering::Acquire)) else {
                 return None;
             };
-            shift -= NODE_SHIFT;
-            slot = &nodes.words_at(FrameOffset::in_word(word))?
-                [(block >> shift) as usize & (NODE_WORDS - 1)];
+            return Some(&nodes.words(bottom)[position(block, 1)]);
         }
-        Some(slot)
+        cold_path();
+        let way = walk(&self.root, nodes, block);
+        (way.missing == 0).then_some(way.slot)
     }
 
     /// Returns the tags of the index's blocks.
@@ -276,8 +315,16 @@ impl<T> Index<T> {
         if from >= to {
             return None;
         }
-        let root = self.root.load(Ordering::Acquire);
-        next_below(nodes, root, 0, &(from..to))
+        visit(
+            nodes,
+            &self.root,
+            0,
+            &(from..to),
+            &mut |block, _, word| match word {
+                Word::Block(frame) => Some((block, frame)),
+                _ => None,
+            },
+        )
     }
 
     /// Begins a change. Other writers wait until it ends.
@@ -301,37 +348,6 @@ impl<T> Index<T> {
     /// Returns how many blocks, shadows and nodes are in the index.
     pub(crate) fn counts(&self) -> Counts {
         self.writer.lock().counts
-    }
-}
-
-/// Returns the first block in `range` (not empty) of the subtree under `word`, whose first block
-/// number is `base`.
-fn next_below(
-    nodes: &impl Nodes,
-    word: u64,
-    base: u64,
-    range: &Range<u64>,
-) -> Option<(u64, FrameId)> {
-    match Word::decode(word) {
-        Word::Block(frame) => range.contains(&base).then_some((base, frame)),
-        Word::Empty | Word::Shadow(_) => None,
-        Word::Node(node, height) => {
-            let span_shift = (height - 1) * NODE_SHIFT;
-            let place = |block: u64| block.saturating_sub(base) >> span_shift;
-            let first = place(range.start).min(NODE_WORDS as u64);
-            let words = nodes.words(node);
-            let end = match range.end > base {
-                true => (place(range.end - 1) + 1).min(NODE_WORDS as u64),
-                false => 0,
-            };
-            (first..end).find_map(|place| {
-                let child = words[place as usize].load(Ordering::Acquire);
-                if child == 0 {
-                    return None;
-                }
-                next_below(nodes, child, base + (place << span_shift), range)
-            })
-        }
     }
 }
 

@@ -41,11 +41,8 @@ impl TestNodes {
 }
 
 impl Nodes for TestNodes {
-    fn words_at(&self, node: FrameOffset) -> Option<&[AtomicU64; NODE_WORDS]> {
-        let place = node.bytes().rotate_right(crate::PAGE_SHIFT);
-        self.words
-            .get(place.checked_sub(1)? as usize)
-            .map(|words| &**words)
+    fn words(&self, node: FrameId) -> &[AtomicU64; NODE_WORDS] {
+        &self.words[node.index() - 1]
     }
     fn live(&self, node: FrameId) -> u32 {
         self.live[node.index() - 1].load(Ordering::Relaxed) as u32

@@ -1,8 +1,8 @@
 //! Changes an index: inserts blocks with the nodes that they need, replaces and removes blocks.
 
 use super::{
-    Guarded, Inserted, MAX_HEIGHT, NODE_SHIFT, Nodes, Word, height_for, height_of, is_live,
-    position,
+    Counts, Guarded, Inserted, Nodes, Way, Word, height_for, height_of, is_live, position, visit,
+    walk,
 };
 use crate::frame::{Tag, Tags, tag};
 use crate::sync::MutexGuard;
@@ -38,19 +38,17 @@ impl<'a, T> IndexWriter<'a, T> {
         let mut blocks = 0;
         while blocks < frames.len() {
             let (block, rest) = (first + blocks as u64, &frames[blocks..]);
-            let (slots, node) = match self.bottom(nodes, block) {
-                Some(node) => (&nodes.words(node)[position(block, 1)..], Some(node)),
-                // Nodes are missing, or the file has at most block 0.
-                None => {
-                    let need = self.missing_nodes(nodes, block);
-                    if need > spares.len() {
-                        let need_nodes = Some(need);
-                        return Inserted { blocks, need_nodes };
-                    }
-                    self.grow(nodes, block, spares);
-                    let (slot, node) = self.make_path(nodes, block, spares);
-                    (std::slice::from_ref(slot), node)
+            let mut way = walk(self.root, nodes, block);
+            if way.missing > 0 {
+                if way.missing > spares.len() {
+                    let need_nodes = Some(way.missing);
+                    return Inserted { blocks, need_nodes };
                 }
+                way = self.make_way(nodes, block, spares);
+            }
+            let slots = match way.node {
+                Some((node, _)) => &nodes.words(node)[position(block, 1)..],
+                None => std::slice::from_ref(way.slot),
             };
             let most = slots.len().min(rest.len());
             let before = shadows.len();
@@ -66,12 +64,13 @@ impl<'a, T> IndexWriter<'a, T> {
                     true
                 });
             let put = put.count();
-            if let Some(node) = node {
+            if let Some((node, _)) = way.node {
                 nodes.set_live(node, nodes.live(node) + put as u32);
             }
-            self.guarded.counts.blocks += put as u64;
-            self.guarded.counts.shadows -= (shadows.len() - before) as u64;
             blocks += put;
+            let counts = &mut self.guarded.counts;
+            counts.blocks += put as u64;
+            counts.shadows -= (shadows.len() - before) as u64;
             if put < most {
                 break;
             }
@@ -88,23 +87,6 @@ impl<'a, T> IndexWriter<'a, T> {
         tag::fill(slot, Word::Block(frame).encode(), || {
             nodes.set_tag(frame, self.tags.given(block));
         });
-    }
-
-    /// Returns the node that has the word of `block`, if nodes lead there.
-    fn bottom(&self, nodes: &impl Nodes, block: u64) -> Option<FrameId> {
-        let mut word = self.root.load(Ordering::Relaxed);
-        if height_for(block) > height_of(word) {
-            return None;
-        }
-        loop {
-            match Word::decode(word) {
-                Word::Node(node, 1) => return Some(node),
-                Word::Node(node, height) => {
-                    word = nodes.words(node)[position(block, height)].load(Ordering::Relaxed);
-                }
-                _ => return None,
-            }
-        }
     }
 
     /// Puts `new` in the place of `old`.
@@ -153,13 +135,15 @@ impl<'a, T> IndexWriter<'a, T> {
 
     /// Forgets all shadows at or after `from`, where the file now ends.
     pub(crate) fn drop_shadows(&mut self, nodes: &impl Nodes, from: u64) {
-        let root = self.root.load(Ordering::Relaxed);
-        if matches!(Word::decode(root), Word::Shadow(_)) && from == 0 {
-            self.root.store(0, Ordering::Release);
-            self.guarded.counts.shadows -= 1;
-        } else {
-            self.guarded.counts.shadows -= drop_shadows_below(nodes, root, 0, from);
-        }
+        let shadows = &mut self.guarded.counts.shadows;
+        let mut drop_shadow = |_, slot: &AtomicU64, word| -> Option<()> {
+            if let Word::Shadow(_) = word {
+                slot.store(Word::Empty.encode(), Ordering::Release);
+                *shadows -= 1;
+            }
+            None
+        };
+        visit(nodes, self.root, 0, &(from..u64::MAX), &mut drop_shadow);
     }
 
     /// Returns the slot of `block`, if nodes lead there.
@@ -167,133 +151,67 @@ impl<'a, T> IndexWriter<'a, T> {
     where
         'a: 'n,
     {
-        let mut slot: &'n AtomicU64 = self.root;
-        let mut height = height_of(slot.load(Ordering::Relaxed));
-        if height_for(block) > height {
-            return None;
-        }
-        while height > 0 {
-            let Word::Node(node, _) = Word::decode(slot.load(Ordering::Relaxed)) else {
-                return None;
-            };
-            slot = &nodes.words(node)[position(block, height)];
-            height -= 1;
-        }
-        Some(slot)
+        let way = walk(self.root, nodes, block);
+        (way.missing == 0).then_some(way.slot)
     }
 
     /// Returns how many nodes an insertion of `block` has to add.
     pub(crate) fn missing_nodes(&self, nodes: &impl Nodes, block: u64) -> usize {
-        let root = self.root.load(Ordering::Relaxed);
-        let (wanted, present) = (height_for(block), height_of(root));
-        if !is_live(root) {
-            return wanted as usize;
-        }
-        if wanted > present {
-            // The insertion puts new roots above the old one, and then makes a separate path below
-            // the top.
-            return (wanted - present + wanted - 1) as usize;
-        }
-        let mut word = root;
-        let mut height = present;
-        while height > 0 {
-            let Word::Node(node, _) = Word::decode(word) else {
-                break;
-            };
-            word = nodes.words(node)[position(block, height)].load(Ordering::Relaxed);
-            height -= 1;
-        }
-        // At this point `height` levels are missing, unless the walk ended at the block's own word.
-        match Word::decode(word) {
-            Word::Node(..) => 0,
-            _ => height as usize,
-        }
+        walk(self.root, nodes, block).missing
     }
 
-    /// Adds levels above the root until `block` fits.
-    fn grow(&mut self, nodes: &impl Nodes, block: u64, spares: &mut Vec<FrameId>) {
-        let wanted = height_for(block);
-        loop {
-            let root = self.root.load(Ordering::Relaxed);
-            let height = height_of(root);
-            if root == 0 || height >= wanted {
-                return;
-            }
-            if !is_live(root) {
-                // The root is a shadow, which is not worth a node.
-                self.root.store(0, Ordering::Release);
-                self.guarded.counts.shadows -= 1;
-                return;
-            }
-            let node = self.take_spare(spares);
-            nodes.words(node)[0].store(root, Ordering::Relaxed);
-            nodes.set_live(node, 1);
-            self.root
-                .store(Word::Node(node, height + 1).encode(), Ordering::Release);
-        }
-    }
-
-    /// Makes the missing nodes on the way to `block`. Returns its slot, and the node that the slot
-    /// is in.
-    fn make_path<'n>(
+    /// Adds the nodes that are missing on the way to `block`: levels above the root until the block
+    /// fits, and then those below.
+    #[cold]
+    fn make_way<'n>(
         &mut self,
         nodes: &'n impl Nodes,
         block: u64,
         spares: &mut Vec<FrameId>,
-    ) -> (&'n AtomicU64, Option<FrameId>)
+    ) -> Way<'n>
     where
-        Self: 'n,
+        'a: 'n,
     {
-        let mut slot: &AtomicU64 = self.root;
-        let mut parent = None;
-        let root = slot.load(Ordering::Relaxed);
-        let mut height = if root == 0 {
-            height_for(block)
-        } else {
-            height_of(root)
+        let counts = &mut self.guarded.counts;
+        let mut take_spare = |counts: &mut Counts| {
+            counts.nodes += 1;
+            spares.pop().expect("`walk` counted them")
         };
-        while height > 0 {
-            let node = match Word::decode(slot.load(Ordering::Relaxed)) {
-                Word::Node(node, _) => node,
-                _ => {
-                    let node = self.take_spare(spares);
-                    nodes.set_live(node, 0);
-                    slot.store(Word::Node(node, height).encode(), Ordering::Release);
-                    if let Some(parent) = parent {
-                        nodes.set_live(parent, nodes.live(parent) + 1);
-                    }
-                    node
-                }
-            };
-            slot = &nodes.words(node)[position(block, height)];
-            parent = Some(node);
-            height -= 1;
+        let wanted = height_for(block);
+        let mut root = self.root.load(Ordering::Relaxed);
+        while is_live(root) && height_of(root) < wanted {
+            let node = take_spare(counts);
+            nodes.words(node)[0].store(root, Ordering::Relaxed);
+            nodes.set_live(node, 1);
+            root = Word::Node(node, height_of(root) + 1).encode();
+            self.root.store(root, Ordering::Release);
         }
-        (slot, parent)
-    }
-
-    fn take_spare(&mut self, spares: &mut Vec<FrameId>) -> FrameId {
-        self.guarded.counts.nodes += 1;
-        spares.pop().expect("missing_nodes counted them")
+        let mut way = walk(self.root, nodes, block);
+        let missing = way.missing as u32;
+        for height in (1..=missing).rev() {
+            let node = take_spare(counts);
+            nodes.set_live(node, 0);
+            let before = way
+                .slot
+                .swap(Word::Node(node, height).encode(), Ordering::AcqRel);
+            if let Some((parent, _)) = way.node {
+                nodes.set_live(parent, nodes.live(parent) + 1);
+            }
+            way.node = Some((node, way.slot));
+            way.slot = &nodes.words(node)[position(block, height)];
+            if let Word::Shadow(_) = Word::decode(before) {
+                // A shadow of block 0 in the root word is not worth a node.
+                counts.shadows -= 1;
+            }
+        }
+        way
     }
 
     /// Takes the word of `block` out of its node's count. Unlinks the nodes on the path that became
     /// empty.
     fn prune(&mut self, nodes: &impl Nodes, block: u64, freed: &mut Vec<FrameId>) {
-        let mut path: [(Option<FrameId>, &AtomicU64); MAX_HEIGHT as usize + 1] =
-            [(None, self.root); MAX_HEIGHT as usize + 1];
-        let mut depth = 0;
-        let mut slot = self.root;
-        while let Word::Node(node, height) = Word::decode(slot.load(Ordering::Relaxed)) {
-            path[depth] = (Some(node), slot);
-            depth += 1;
-            slot = &nodes.words(node)[position(block, height)];
-            if height == 1 {
-                break;
-            }
-        }
-        for (node, link) in path[..depth].iter().rev() {
-            let node = node.expect("filled above");
+        // Each round has the lowest node that is left on the way.
+        while let Some((node, link)) = walk(self.root, nodes, block).node {
             let live = nodes.live(node) - 1;
             nodes.set_live(node, live);
             if live > 0 {
@@ -309,26 +227,4 @@ impl<'a, T> IndexWriter<'a, T> {
             freed.push(node);
         }
     }
-}
-
-fn drop_shadows_below(nodes: &impl Nodes, word: u64, base: u64, from: u64) -> u64 {
-    let Word::Node(node, height) = Word::decode(word) else {
-        return 0;
-    };
-    let span_shift = (height - 1) * NODE_SHIFT;
-    let mut dropped = 0;
-    for (place, slot) in nodes.words(node).iter().enumerate() {
-        let start = base + ((place as u64) << span_shift);
-        match Word::decode(slot.load(Ordering::Relaxed)) {
-            Word::Shadow(_) if start >= from => {
-                slot.store(0, Ordering::Relaxed);
-                dropped += 1;
-            }
-            Word::Node(..) if start + (1 << span_shift) > from => {
-                dropped += drop_shadows_below(nodes, slot.load(Ordering::Relaxed), start, from);
-            }
-            _ => {}
-        }
-    }
-    dropped
 }
