@@ -16,7 +16,7 @@ use crate::cache::index::Word;
 use crate::cache::lookup::block::Locked;
 use crate::cache::lookup::get::Get;
 use crate::cache::read::content::known_content;
-use crate::cache::read::fill::{Filled, Miss};
+use crate::cache::read::fill::Miss;
 use crate::cache::read::holes::Content;
 use crate::cache::read::read_ahead::Reading;
 use crate::cache::wait::Wait;
@@ -211,39 +211,36 @@ fn fault_block_steady(
                 }
             },
             None => {
-                let filled = match wait {
+                let content = match wait {
                     Wait::Yes => {
                         let miss = Miss {
                             reading,
                             ..Miss::of(&core.stream)
                         };
-                        core.fill_absent(block, Get::NONE, &steady, miss)?
+                        core.fill_absent(block, Get::NONE, &steady, miss, drop)?
                     }
                     // For a store, the hole's translations would first have to be taken away,
                     // which waits.
                     Wait::No if kind == FaultKind::Read && is_known_hole(core, block) => {
-                        Filled::Hole
+                        Content::Hole
                     }
                     Wait::No => return Err(would_block()),
                 };
-                if filled == Filled::LookAgain {
-                    core.pool.counters.count(Event::PgMajFault);
-                } else {
-                    match kind {
-                        FaultKind::Read => {
-                            let holes = known_holes(core, block, around);
-                            // An operation that makes a block here from now on takes the hole
-                            // away from its mappings.
-                            if visible.start <= holes.start && holes.end <= visible.end {
-                                let pages = hole_pages(core, page, &holes, around);
-                                return Ok(FaultPage::Hole(Hole { epoch, pages }));
-                            }
-                            core.blocks.visible_holes.add(&holes);
+                match (content, kind) {
+                    (Content::Data, _) => core.pool.counters.count(Event::PgMajFault),
+                    (Content::Hole, FaultKind::Read) => {
+                        let holes = known_holes(core, block, around);
+                        // An operation that makes a block here from now on takes the hole away from
+                        // its mappings.
+                        if visible.start <= holes.start && holes.end <= visible.end {
+                            let pages = hole_pages(core, page, &holes, around);
+                            return Ok(FaultPage::Hole(Hole { epoch, pages }));
                         }
-                        FaultKind::Write => {
-                            let basis = core.hole_basis(block, epoch);
-                            drop(core.create_over_hole(block, 0, basis, |bytes| bytes.fill(0))?);
-                        }
+                        core.blocks.visible_holes.add(&holes);
+                    }
+                    (Content::Hole, FaultKind::Write) => {
+                        let basis = core.hole_basis(block, epoch);
+                        drop(core.create_over_hole(block, 0, basis, |bytes| bytes.fill(0))?);
                     }
                 }
             }

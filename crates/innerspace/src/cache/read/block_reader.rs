@@ -13,8 +13,9 @@ use crate::cache::core::FileCore;
 use crate::cache::core::handle::Handle;
 use crate::cache::errors::FileError;
 use crate::cache::file::handle::PagedFile;
+use crate::cache::lookup::block::BlockRef;
 use crate::cache::read::copy::{read_by_blocks, up_to_end};
-use crate::cache::read::fill::{Miss, Present};
+use crate::cache::read::fill::Miss;
 use crate::cache::read::view::View;
 use crate::cache::wait::Wait;
 use crate::reclaim::Trial;
@@ -166,7 +167,7 @@ impl Recent {
                 if let Some(at) = stale {
                     core.put(self.0.remove(at).1);
                 }
-                let Present::Block(held) = self.seek_with_room(handle, block, wait)? else {
+                let Some(held) = self.seek_with_room(handle, block, wait)? else {
                     return Ok(None);
                 };
                 if self.0.len() == RECENT {
@@ -188,7 +189,7 @@ impl Recent {
         handle: &'h Handle,
         block: u64,
         wait: Wait,
-    ) -> Result<Present<'h>, FileError> {
+    ) -> Result<Option<BlockRef<'h>>, FileError> {
         let core = &handle.core;
         loop {
             let trial = Trial::begin(&core.pool);

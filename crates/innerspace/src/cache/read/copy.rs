@@ -9,7 +9,7 @@ use crate::cache::errors::FileError;
 use crate::cache::lookup::block::BlockRef;
 use crate::cache::lookup::get::Get;
 use crate::cache::read::content::end_of_hole;
-use crate::cache::read::fill::{Miss, Present};
+use crate::cache::read::fill::Miss;
 use crate::cache::read::read_ahead::Stream;
 use crate::cache::wait::Wait;
 use crate::frame::{FlagSet, Uses};
@@ -101,8 +101,8 @@ impl Handle {
         let block = offset >> core.block_shift();
         let miss = Miss::of(&self.stream).wanting(wanted);
         match core.read_block(offset, miss, wait)? {
-            Present::Hole => into.fill(0),
-            Present::Block(held) => {
+            None => into.fill(0),
+            Some(held) => {
                 core.note_found(block, held.frame);
                 let inside = core.inside_block(offset) as usize;
                 core.frames().copy_out(held.frame, inside, into);
@@ -206,8 +206,8 @@ pub(crate) fn prefetch(core: &FileCore, blocks: Range<u64>) -> Result<(), FileEr
     while let Some(block) = left.next() {
         let offset = block << core.block_shift();
         match core.read_block(offset, Miss::of(&stream), Wait::Yes) {
-            Ok(Present::Block(_)) => {}
-            Ok(Present::Hole) => {
+            Ok(Some(_)) => {}
+            Ok(None) => {
                 left.start = left.start.max(end_of_hole(core, block)).min(left.end);
                 stream.expect(left.clone(), &core.tuning());
             }

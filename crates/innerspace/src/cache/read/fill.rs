@@ -58,33 +58,16 @@ impl<'s> Miss<'s> {
     }
 }
 
-/// A block that was found or made, or a hole.
-#[derive(Debug)]
-pub(crate) enum Present<'f> {
-    /// The block, which is up to date.
-    Block(BlockRef<'f>),
-    /// No block is cached, and the store has only zeros there.
-    Hole,
-}
-
-/// The result of an attempt to fill.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Filled {
-    /// The block was read, or another thread has made it: the caller looks again.
-    LookAgain,
-    /// The store has a hole there.
-    Hole,
-}
-
 impl FileCore {
-    /// Returns the block at `offset`, filled from the store if necessary. Without waiting, returns
-    /// the block if it is cached, or the hole if it is known.
+    /// Returns the block at `offset`, up to date, filled from the store if necessary; `None` if no
+    /// block is cached and the store has only zeros there. Without waiting, returns the block if it
+    /// is cached, or the hole if it is known.
     pub(crate) fn read_block(
         &self,
         offset: u64,
         miss: Miss<'_>,
         wait: Wait,
-    ) -> Result<Present<'_>, FileError> {
+    ) -> Result<Option<BlockRef<'_>>, FileError> {
         let block = offset >> self.block_shift();
         loop {
             match self.lookup(block) {
@@ -93,14 +76,14 @@ impl FileCore {
                 }
                 None if wait == Wait::No => {
                     return match self.is_absent_hole(block) {
-                        true => Ok(Present::Hole),
+                        true => Ok(None),
                         false => Err(self.would_block(offset)),
                     };
                 }
                 Some(held) => {
                     self.note_ahead(&held, miss.stream);
                     if held.is_up_to_date() {
-                        return Ok(Present::Block(held));
+                        return Ok(Some(held));
                     }
                     self.check_not_reentrant()?;
                     self.wait_filled(&held)?;
@@ -109,12 +92,12 @@ impl FileCore {
                     self.check_not_reentrant()?;
                     let filled = self.with_room(|| {
                         let steady = self.locks.shared();
-                        self.fill_absent(block, Get::NONE, &steady, miss)
+                        self.fill_absent(block, Get::NONE, &steady, miss, drop)
                     });
                     self.ready.wake_due();
                     self.cache.run_deferred_if_abandoned();
-                    if filled? == Filled::Hole {
-                        return Ok(Present::Hole);
+                    if filled? == Content::Hole {
+                        return Ok(None);
                     }
                 }
             }
@@ -180,29 +163,21 @@ impl FileCore {
     }
 
     /// Makes and fills a block that is not cached, with others that are needed after it, and puts
-    /// the stream's next blocks in flight. The read does not count as a use of the block: the
-    /// caller then looks it up and marks it. [`Get::WRITE`] in `get` says that the block is filled
-    /// for a writer.
-    pub(crate) fn fill_absent(
-        &self,
-        block: u64,
-        get: Get,
-        steady: &InvalidateGuard<'_>,
-        miss: Miss<'_>,
-    ) -> Result<Filled, FileError> {
-        self.fill_absent_into(block, get, steady, miss, drop)
-    }
-
-    /// Like [`FileCore::fill_absent`]. `keep` gets each block that is read or put in flight, in
-    /// order. [`Get::DONTCACHE`] holds for all of them.
-    pub(crate) fn fill_absent_into<'f>(
+    /// the stream's next blocks in flight. Returns what the store has there: if it is data, then
+    /// this thread has read it, or another has made the block. The read does not count as a use of
+    /// the block: the caller then looks it up and marks it. [`Get::WRITE`] in `get` says that the
+    /// block is filled for a writer.
+    ///
+    /// `keep` gets the block that is read. With [`Get::DONTCACHE`], which then holds for all blocks
+    /// that are read or put in flight, it gets each of these, in order.
+    pub(crate) fn fill_absent<'f>(
         &'f self,
         block: u64,
         get: Get,
         _steady: &InvalidateGuard<'_>,
         miss: Miss<'_>,
         mut keep: impl FnMut(BlockRef<'f>),
-    ) -> Result<Filled, FileError> {
+    ) -> Result<Content, FileError> {
         let start = block << self.block_shift();
         let size = self.size();
         if start >= size {
@@ -210,10 +185,10 @@ impl FileCore {
         }
         self.check_version()?;
         if content(self, block)? == Content::Hole {
-            return Ok(Filled::Hole);
+            return Ok(Content::Hole);
         }
         let Some(first) = self.create(block, get)? else {
-            return Ok(Filled::LookAgain);
+            return Ok(Content::Data);
         };
         let also = get.of(Get::DONTCACHE);
         let mut run = vec![first];
@@ -241,7 +216,7 @@ impl FileCore {
         self.read_ahead(miss.stream, ahead, also, &mut keep);
         let first = self.read_run(run)?;
         keep(first);
-        Ok(Filled::LookAgain)
+        Ok(Content::Data)
     }
 
     /// Makes blocks that are absent and have data, as far as there is memory without I/O. Returns

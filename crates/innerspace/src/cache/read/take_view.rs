@@ -8,7 +8,7 @@ use crate::cache::core::handle::Handle;
 use crate::cache::errors::FileError;
 use crate::cache::index::Word;
 use crate::cache::lookup::get::Get;
-use crate::cache::read::fill::{Miss, Present};
+use crate::cache::read::fill::Miss;
 use crate::cache::read::view::View;
 use crate::cache::wait::Wait;
 use crate::cache::write::in_place::end_write_mappings;
@@ -134,8 +134,8 @@ impl Handle {
         };
         loop {
             match core.read_block(range.start, Miss::of(&self.stream), wait)? {
-                Present::Hole => return Ok(View::zeros(len).0),
-                Present::Block(held) => {
+                None => return Ok(View::zeros(len).0),
+                Some(held) => {
                     if let Some(pinned) = take(held.frame) {
                         return Ok(pinned);
                     }

@@ -20,7 +20,8 @@ use crate::cache::errors::FileError;
 use crate::cache::lookup::block::BlockRef;
 use crate::cache::lookup::get::Get;
 use crate::cache::read::copy::{read_by_blocks, up_to_end};
-use crate::cache::read::fill::{Filled, Miss, Present};
+use crate::cache::read::fill::Miss;
+use crate::cache::read::holes::Content;
 use crate::cache::read::read_ahead::Stream;
 use crate::cache::read::view::View;
 use crate::cache::read::window::MOST_UNCACHED_WINDOW;
@@ -96,7 +97,7 @@ impl<'f> UncachedRead<'f> {
     }
 
     /// Reads the block, which comes after all earlier ones.
-    fn read_block(&mut self, block: u64) -> Result<Present<'f>, FileError> {
+    fn read_block(&mut self, block: u64) -> Result<Option<BlockRef<'f>>, FileError> {
         let file = self.file;
         loop {
             while let Some(held) = self.brought.pop_front_if(|held| held.block <= block) {
@@ -107,20 +108,20 @@ impl<'f> UncachedRead<'f> {
                     file.check_not_reentrant()?;
                     file.wait_filled(&held)?;
                     if held.is_up_to_date() {
-                        return Ok(Present::Block(held));
+                        return Ok(Some(held));
                     }
                 }
             }
             match file.lookup(block) {
-                Some(held) if held.is_up_to_date() => return Ok(Present::Block(held)),
+                Some(held) if held.is_up_to_date() => return Ok(Some(held)),
                 Some(held) => {
                     file.check_not_reentrant()?;
                     file.wait_filled(&held)?;
                 }
                 None => {
                     file.check_not_reentrant()?;
-                    if self.fill(block)? == Filled::Hole {
-                        return Ok(Present::Hole);
+                    if self.fill(block)? == Content::Hole {
+                        return Ok(None);
                     }
                 }
             }
@@ -141,7 +142,7 @@ impl<'f> UncachedRead<'f> {
         );
     }
 
-    fn fill(&mut self, block: u64) -> Result<Filled, FileError> {
+    fn fill(&mut self, block: u64) -> Result<Content, FileError> {
         let (file, stream) = (self.file, &self.stream);
         let filled = file.with_room(|| {
             let steady = file.locks.shared();
@@ -152,7 +153,7 @@ impl<'f> UncachedRead<'f> {
                 self.brought.insert(at, held.drop_after_use());
             };
             let miss = Miss::of(stream);
-            file.fill_absent_into(block, Get::DONTCACHE, &steady, miss, keep)
+            file.fill_absent(block, Get::DONTCACHE, &steady, miss, keep)
         });
         file.ready.wake_due();
         file.cache.run_deferred_if_abandoned();
@@ -176,8 +177,8 @@ impl Handle {
         let mut read = UncachedRead::new(core, bytes.clone());
         read_by_blocks(core, buf, bytes, |at, into| {
             match read.read_block(at >> core.block_shift())? {
-                Present::Hole => into.fill(0),
-                Present::Block(held) => {
+                None => into.fill(0),
+                Some(held) => {
                     let inside = core.inside_block(at) as usize;
                     core.frames().copy_out(held.frame, inside, into);
                 }
@@ -204,8 +205,8 @@ impl Handle {
             }
             at = piece.end;
             match read.read_block(piece.start >> core.block_shift())? {
-                Present::Hole => each(&View::zeros(len)),
-                Present::Block(held) => {
+                None => each(&View::zeros(len)),
+                Some(held) => {
                     let view = View::of_frame(&core.pool, held.frame, start..start + len);
                     // The block is being written, or mapped writable, so it is needed in the cache.
                     each(&view.map_or_else(|| self.view(piece, Wait::Yes), Ok)?);

@@ -442,7 +442,8 @@ fn what_is_read_ahead_makes_no_room_by_a_sync() {
     let stream = Stream::default();
     let fill = || {
         let steady = core(&other).locks.shared();
-        core(&other).fill_absent(1, Get::NONE, &steady, Miss::of(&stream).wanting(5))
+        let miss = Miss::of(&stream).wanting(5);
+        core(&other).fill_absent(1, Get::NONE, &steady, miss, drop)
     };
     fill().unwrap();
     assert!(core(&other).lookup(1).is_some());

@@ -16,7 +16,7 @@ use crate::cache::errors::FileError;
 use crate::cache::lookup::block::Locked;
 use crate::cache::lookup::get::{Basis, Get};
 use crate::cache::read::content::content;
-use crate::cache::read::fill::{Filled, Miss};
+use crate::cache::read::fill::Miss;
 use crate::cache::read::holes::Content;
 use crate::cache::wait::Wait;
 use crate::cache::write::in_place::{begin_writing, clear_tail_before};
@@ -179,8 +179,9 @@ pub(crate) fn write_part(
             // All bytes that the store has of the block are overwritten.
             Basis::StoredUpTo(end)
         } else {
-            let filled = core.fill_absent(block, Get::WRITE, steady, Miss::of(&core.stream))?;
-            debug_assert_eq!(filled, Filled::LookAgain, "data was found above");
+            let miss = Miss::of(&core.stream);
+            let found = core.fill_absent(block, Get::WRITE, steady, miss, drop)?;
+            debug_assert_eq!(found, Content::Data, "as it was found above");
             continue;
         };
         if write_new_block(core, block, inside.clone(), source, (content, basis))? {
