@@ -101,17 +101,6 @@ pub(crate) enum Basis {
 /// The length at which a copy begins to displace the lookaside table from the processor's cache.
 const MUCH: usize = PAGE_SIZE / 4;
 
-/// The result of one look at the index.
-enum Looked {
-    Absent,
-    /// The block. The caller owns the reference to it.
-    Held(FrameId),
-    /// A frame that belongs to another block by now. The caller owns the reference to it.
-    Stale(FrameId),
-    /// A block that is being evicted, whose word is about to go.
-    Dying,
-}
-
 /// A published, locked block with two references that is not in the index, nor on the LRU. Dropping
 /// it frees the block, even if a store panics when memory is reclaimed for its place in the index.
 struct Unlisted<'f>(&'f FileCore, FrameId);
@@ -166,7 +155,7 @@ impl FileCore {
             HeldOf::Refused => {}
         }
         cold_path();
-        let found = self.look_in_index_once(block)?;
+        let found = self.look_in(self.pool.domain.look()?, block)??;
         self.note_found(block, found);
         Some(found)
     }
@@ -180,63 +169,47 @@ impl FileCore {
         }
     }
 
-    #[inline(never)]
-    fn look_in_index_once(&self, block: u64) -> Option<FrameId> {
-        let section = self.pool.domain.look()?;
-        let looked = self.look_in_section(block);
-        drop(section);
-        match looked {
-            Looked::Held(frame) => Some(frame),
-            Looked::Absent | Looked::Dying => None,
-            Looked::Stale(frame) => {
-                self.put(frame);
-                None
-            }
-        }
-    }
-
     /// Takes a reference to the block that is cached at `block` now.
     pub(crate) fn lookup(&self, block: u64) -> Option<BlockRef<'_>> {
         let mut backoff = Backoff::new();
         loop {
-            let looked = match self.pool.domain.look() {
-                Some(_section) => self.look_in_section(block),
-                None => self.look_in_reader(block),
+            let found = match self.pool.domain.look() {
+                Some(section) => self.look_in(section, block),
+                None => self.look_in(self.pool.domain.reader(), block),
             };
-            match looked {
-                Looked::Held(frame) => return Some(BlockRef::new(self, frame, block)),
-                Looked::Absent => return None,
-                Looked::Stale(frame) => self.put(frame),
-                Looked::Dying => backoff.snooze(),
+            match found {
+                Some(found) => return found.map(|frame| BlockRef::new(self, frame, block)),
+                None => backoff.snooze(),
             }
         }
     }
 
+    /// Looks at the index in a section, which this ends, and takes a reference to the frame that
+    /// the block has there. Returns `None` if the block is just being evicted or moved, so that a
+    /// second look may find another frame.
     #[inline(never)]
-    fn look_in_reader(&self, block: u64) -> Looked {
-        let _section = self.pool.domain.reader();
-        self.look_in_section(block)
-    }
-
-    #[inline(always)]
-    fn look_in_section(&self, block: u64) -> Looked {
+    fn look_in<S>(&self, section: S, block: u64) -> Option<Option<FrameId>> {
         let frames = self.frames();
         let Some(slot) = self.blocks.index.slot(frames, block) else {
-            return Looked::Absent;
+            return Some(None);
         };
         let word = slot.load(raw::Ordering::Acquire);
         let Word::Block(frame) = Word::decode(word) else {
-            return Looked::Absent;
+            return Some(None);
         };
         interleave();
         failpoint!(WordRead);
         if !frames.meta(frame).hold.try_get_cached() {
-            return Looked::Dying;
+            return None;
         }
-        if slot.load(raw::Ordering::Acquire) != word {
-            return Looked::Stale(frame);
+        let is_there = slot.load(raw::Ordering::Acquire) == word;
+        drop(section);
+        if !is_there {
+            // The frame belongs to another block by now.
+            self.put(frame);
+            return None;
         }
-        Looked::Held(frame)
+        Some(Some(frame))
     }
 
     /// Whether the index has `frame` at `block`. Exact while the caller holds the frame and its
