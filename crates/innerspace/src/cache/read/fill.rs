@@ -13,7 +13,7 @@ use crate::cache::core::FileCore;
 use crate::cache::core::counters::count;
 use crate::cache::core::locks::InvalidateGuard;
 use crate::cache::dirty::marks::mark_dirty;
-use crate::cache::errors::{FileError, StoreAction};
+use crate::cache::errors::FileError;
 use crate::cache::lookup::block::{BlockRef, NewBlock};
 use crate::cache::lookup::get::{Basis, Get};
 use crate::cache::map::mappers::Revoke;
@@ -25,7 +25,7 @@ use crate::cache::read::window::{self, Tuning};
 use crate::cache::wait::Wait;
 use crate::frame::{Fills, Uses};
 use crate::stats::Event;
-use crate::store::{Batch, Store, short_read_error};
+use crate::store::Batch;
 use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
 
@@ -377,66 +377,37 @@ impl FileCore {
     ) -> Result<BlockRef<'f>, FileError> {
         self.end_visible_holes(&run);
         let blocks = run[0].block()..run[0].block() + run.len() as u64;
-        let mut errors = match self.store() {
-            Ok(store) => self.read_into(&**store, &run),
-            Err(error) => run.iter().map(|_| Some(error.clone())).collect(),
-        }
-        .into_iter();
-        let mut first = None;
-        for new in run {
-            let ended = match errors.next().flatten() {
-                None => {
-                    count(&self.counters.filled, 1);
-                    self.pool.counters.add(Event::PgIn, self.block_pages());
-                    Ok(new.finish_unnoted())
-                }
-                Some(error) => {
-                    new.fail(&error);
-                    Err(error)
-                }
-            };
-            match (&first, ended) {
-                (None, ended) => first = Some(ended),
-                // Each thread that waits holds a reference of its own.
-                (Some(_), Ok(held)) => drop(held.keep_after_use()),
-                (Some(_), Err(_)) => {}
+        let errors = match self.store() {
+            Ok(store) => {
+                let bytes = self.stored_range(&blocks);
+                let wanted = (bytes.end - bytes.start) as usize;
+                let frames = run.iter().map(NewBlock::frame).collect();
+                let mut fills = Fills::adopt(&self.pool, frames, self.block_bytes() as usize);
+                count(&self.counters.store_reads, 1);
+                let _call = self.store_call();
+                let errors = self.read_fills(&**store, &mut fills, blocks.start, Some(0), wanted);
+                zero_from(&mut fills, wanted);
+                errors
             }
-        }
-        self.ready.filled(blocks);
-        first.expect("a run has a block")
-    }
-
-    /// Reads the blocks. Returns the error of each block that has one; empty if all were read.
-    fn read_into(&self, store: &dyn Store, run: &[NewBlock<'_>]) -> Vec<Option<FileError>> {
-        let blocks = run[0].block()..run[0].block() + run.len() as u64;
-        let bytes = self.stored_range(&blocks);
-        let wanted = (bytes.end - bytes.start) as usize;
-        let frames = run.iter().map(NewBlock::frame).collect();
-        let mut fills = Fills::adopt(&self.pool, frames, self.block_bytes() as usize);
-        count(&self.counters.store_reads, 1);
-        let _call = self.store_call();
-        let errors = self.read_fills(store, &mut fills, blocks.start, Some(0), wanted);
-        zero_from(&mut fills, wanted);
-        errors
-    }
-
-    /// Checks the result of a read of `wanted` bytes at `offset`.
-    pub(crate) fn check_read(
-        &self,
-        store: &dyn Store,
-        offset: u64,
-        wanted: usize,
-        got: std::io::Result<usize>,
-    ) -> Result<(), FileError> {
-        let got = got.and_then(|got| {
-            if got == wanted {
-                return Ok(());
+            Err(error) => vec![Some(error); run.len()],
+        };
+        let filled = (run.len() - errors.iter().flatten().count()) as u64;
+        count(&self.counters.filled, filled);
+        let pages = filled * self.block_pages();
+        self.pool.counters.add(Event::PgIn, pages);
+        let errors = errors.into_iter().chain(std::iter::repeat(None));
+        let mut ends = run.into_iter().zip(errors).map(|(new, error)| match error {
+            None => Ok(new.finish_unnoted()),
+            Some(error) => {
+                new.fail(&error);
+                Err(error)
             }
-            let was = self.blocks.stored.load(Ordering::Acquire);
-            let (wanted, got) = (wanted as u64, got as u64);
-            Err(short_read_error(store, offset, wanted, got, was))
         });
-        got.map_err(|error| self.store_error(StoreAction::Read, offset, wanted as u64, error))
+        let first = ends.next().expect("a run has a block");
+        // Each thread that waits for one of the others holds a reference of its own.
+        ends.flatten().for_each(|held| drop(held.keep_after_use()));
+        self.ready.filled(blocks);
+        first
     }
 
     /// Returns the basis of a new block where the store has nothing, from a query at `epoch`.

@@ -32,8 +32,10 @@ use crate::reclaim::{Pool, StoreScope};
 use crate::stats::Event;
 use crate::store::{
     Batch, Operation, Own, Request, Store, StoreError, Transfer, read_vectored_or_eof,
+    short_read_error,
 };
 use crate::sync::Arc;
+use crate::sync::atomic::Ordering;
 use crate::sync::panics::{Panics, caught};
 use crate::units::FrameId;
 
@@ -356,8 +358,15 @@ impl FileCore {
         if !store.fills_as_told(Own::ASKS) {
             slices.iter_mut().for_each(|slice| slice.fill(0));
         }
-        let got = read_vectored_or_eof(store, &mut slices, offset);
-        self.check_read(store, offset, wanted, got)
+        let read = read_vectored_or_eof(store, &mut slices, offset).and_then(|got| {
+            if got == wanted {
+                return Ok(());
+            }
+            let was = self.blocks.stored.load(Ordering::Acquire);
+            let (wanted, got) = (wanted as u64, got as u64);
+            Err(short_read_error(store, offset, wanted, got, was))
+        });
+        read.map_err(|error| self.store_error(StoreAction::Read, offset, wanted as u64, error))
     }
 
     /// Reads neighbouring blocks one by one. Returns the result of each.
