@@ -14,7 +14,7 @@ use crate::process::{add_rustflags, output, program, root, step};
 const MIRI_CAN: [&str; 5] = [
     "units::",
     "sync::",
-    "sys::lock_byte::",
+    "frame::flags::",
     "group::",
     "space::tlb::layout_tests::",
 ];

@@ -14,7 +14,6 @@ fn errors_of(line: &str) -> Vec<String> {
     let program = format!(
         r#"
         mod sync {{ pub(crate) use std::sync::atomic; }}
-        mod sys {{ #[path = {lock_byte:?}] pub(crate) mod lock_byte; }}
         mod frame {{
             #[path = {flags:?}] mod flags;
             pub(crate) use flags::{{FlagSet, Flags}};
@@ -24,7 +23,6 @@ fn errors_of(line: &str) -> Vec<String> {
             pub(crate) fn mark(flags: &Flags) {{ {line} }}
         }}
         "#,
-        lock_byte = source.join("sys/lock_byte.rs"),
         flags = source.join("frame/flags.rs"),
     );
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -1,5 +1,6 @@
-//! The flags byte of a frame: eight bits. The lock bit and the waiters bit are placed so that
-//! unlocking needs only the sign of the byte ([`super::lock`]).
+//! The flags byte of a frame: eight bits. The operation that clears LOCKED also tells whether
+//! WAITERS is set ([`super::lock`]). UPTODATE is next to LOCKED, so that one addition sets the one
+//! and clears the other.
 //!
 //! Every access is one byte wide. After an access of another width to the same word the processor
 //! could not forward the store and would stall. So no code reads the byte together with its
@@ -27,7 +28,6 @@ use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
 
 use crate::sync::atomic::{AtomicU8, Ordering};
-use crate::sys::lock_byte;
 
 /// A set of bits of the flags byte.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -119,10 +119,12 @@ impl fmt::Debug for FlagSet {
     }
 }
 
-// The primitives of `sys` use the same bits. They also assert that WAITERS is the sign of the byte.
-const _: () = assert!(FlagSet::LOCKED.0 == lock_byte::LOCKED);
-const _: () = assert!(FlagSet::UPTODATE.0 == lock_byte::UPTODATE);
-const _: () = assert!(FlagSet::WAITERS.0 == lock_byte::WAITERS);
+// WAITERS is above the two bits that unlocking changes. Adding LOCKED turns LOCKED without UPTODATE
+// into UPTODATE without LOCKED, and carries no further.
+const _: () = assert!(FlagSet::WAITERS.0 == i8::MIN as u8);
+const _: () = assert!(FlagSet::LOCKED.0 < FlagSet::WAITERS.0);
+const _: () = assert!(FlagSet::UPTODATE.0 < FlagSet::WAITERS.0);
+const _: () = assert!(FlagSet::LOCKED.0 + FlagSet::LOCKED.0 == FlagSet::UPTODATE.0);
 
 /// The flags byte in a frame's metadata, with atomic setters only.
 pub(crate) struct Flags(AtomicU8);
@@ -173,6 +175,24 @@ impl Flags {
         self.0.store(set.0, Ordering::Relaxed);
     }
 
+    /// Clears LOCKED, which is set, and returns the bits before, of which WAITERS tells whether a
+    /// thread may wait. Release: pairs with the Acquire of the next holder.
+    ///
+    /// It subtracts, which is one instruction that also gives the old value. For an atomic `and`
+    /// whose result is used, the compiler makes a loop of compare-exchanges.
+    #[inline(always)]
+    pub(super) fn unlock(&self) -> FlagSet {
+        FlagSet(self.0.fetch_sub(FlagSet::LOCKED.0, Ordering::Release))
+    }
+
+    /// Sets UPTODATE, which is clear, and clears LOCKED, which is set. Returns the bits before.
+    /// Release, as in [`Flags::unlock`]. One atomic operation: no reader ever sees the block unlocked
+    /// and not up to date.
+    #[inline(always)]
+    pub(super) fn end_read(&self) -> FlagSet {
+        FlagSet(self.0.fetch_add(FlagSet::LOCKED.0, Ordering::Release))
+    }
+
     /// Returns the byte itself, for the lock protocol.
     #[inline]
     pub(super) fn byte(&self) -> &AtomicU8 {
@@ -183,5 +203,84 @@ impl Flags {
 impl fmt::Debug for Flags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.load().fmt(f)
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_ends_in_one_step_that_tells_of_waiters() {
+        for before in (0..=u8::MAX).map(FlagSet) {
+            if !before.contains(FlagSet::LOCKED) {
+                continue;
+            }
+            let flags = Flags(AtomicU8::new(before.0));
+            assert_eq!(flags.unlock(), before);
+            assert_eq!(flags.load().0, before.0 & !FlagSet::LOCKED.0);
+            if !before.contains(FlagSet::UPTODATE) {
+                let flags = Flags(AtomicU8::new(before.0));
+                assert_eq!(flags.end_read(), before);
+                let after = (before | FlagSet::UPTODATE).0 & !FlagSet::LOCKED.0;
+                assert_eq!(flags.load().0, after);
+            }
+        }
+    }
+
+    /// The release build's `unlock`, as a function that is not inlined.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[inline(never)]
+    extern "sysv64" fn unlock_alone(flags: &Flags) -> bool {
+        flags.unlock().contains(FlagSet::WAITERS)
+    }
+
+    /// A function with a call that disappears in an optimised build.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[inline(never)]
+    extern "sysv64" fn call_alone(byte: u64) -> u64 {
+        #[inline]
+        fn same(byte: u64) -> u64 {
+            byte
+        }
+        same(byte)
+    }
+
+    /// Returns the bytes of a function's code, up to its return.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    fn code_of(code: *const u8) -> Vec<u8> {
+        const RETURN: u8 = 0xC3;
+        // SAFETY: the code of a function is readable, and is read no further than its return.
+        (0..64)
+            .map(|i| unsafe { code.add(i).read() })
+            .take_while(|byte| *byte != RETURN)
+            .collect()
+    }
+
+    // spec: L1
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[test]
+    fn unlock_is_one_locked_instruction() {
+        // lock xadd byte ptr [rdi], al: the address is the first argument, which is in that
+        // register already.
+        const LOCK_XADD: [u8; 4] = [0xF0, 0x0F, 0xC0, 0x07];
+        const CALL: u8 = 0xE8;
+        if code_of(call_alone as *const u8).contains(&CALL) {
+            return eprintln!("left out: a build without optimisation");
+        }
+        let code = code_of(unlock_alone as *const u8);
+        assert!(
+            code.windows(4).any(|window| window == LOCK_XADD),
+            "{code:x?}"
+        );
+        let locks = code.iter().filter(|byte| **byte == LOCK_XADD[0]).count();
+        assert_eq!(locks, 1, "{code:x?}");
+        // Checks that nothing jumps: neither short (7x, E0-E3, EB), nor near (E9, 0F 8x).
+        let jumps = code
+            .iter()
+            .filter(|byte| matches!(**byte, 0x70..=0x7F | 0xE0..=0xE3 | 0xE9 | 0xEB));
+        assert_eq!(jumps.count(), 0, "{code:x?}");
+        let locked = |more: FlagSet| Flags(AtomicU8::new((FlagSet::LOCKED | more).0));
+        assert!(!unlock_alone(&locked(FlagSet::DIRTY)) && unlock_alone(&locked(FlagSet::WAITERS)));
     }
 }

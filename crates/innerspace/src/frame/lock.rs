@@ -1,7 +1,7 @@
 //! The lock bit and the writeback bit of a frame: taking, releasing, waiting.
 //!
 //! Waiting is rare, so the fast paths touch only the flags byte. Locking is one compare-exchange.
-//! Unlocking is one read-modify-write, whose sign tells whether WAITERS is set; both bits are in
+//! Unlocking is one read-modify-write, whose result tells whether WAITERS is set; both bits are in
 //! one byte for that reason. All other cases use the wait table.
 //!
 //! **No wake-up is lost.** A waiter holds its queue's mutex. It sets WAITERS *first*, then tries
@@ -57,7 +57,6 @@ use super::wait_table::{Bit, Key, Queue, Sleeper, WaitTable, WakeList};
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU8, Ordering};
 use crate::sync::{Arc, Backoff, MutexGuard, Rank, WaitEnd, order};
-use crate::sys::lock_byte::{self, Contention};
 
 const LOCKED: u8 = FlagSet::LOCKED.0;
 const WRITEBACK: u8 = FlagSet::WRITEBACK.0;
@@ -261,47 +260,63 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// Releases the lock. Panics in debug builds if the lock is not held.
+    /// Releases the lock.
+    ///
+    /// # Panics
+    /// If the lock is not held.
     #[inline]
     pub(crate) fn unlock(&self) {
-        #[cfg(debug_assertions)]
-        self.check_locked();
-        if lock_byte::unlock(self.byte()) == Contention::Waiters {
-            self.wake_cleared(Bit::Locked);
+        let seen = self.byte().load(Ordering::Relaxed);
+        if seen & LOCKED == 0 {
+            self.not_locked();
+        }
+        let before = self.flags.unlock().0;
+        // One test for both.
+        if before & (LOCKED | WAITERS) != LOCKED {
+            self.unlocked(before);
         }
     }
 
-    #[cfg(debug_assertions)]
-    fn check_locked(&self) {
-        let seen = self.byte().load(Ordering::Relaxed);
-        assert!(
-            seen & LOCKED != 0,
-            "unlock of {:?}, which is not locked",
-            self.id
-        );
+    /// Wakes waiters after the lock was released. Panics if another thread released it too.
+    #[cold]
+    fn unlocked(&self, before: u8) {
+        if before & LOCKED == 0 {
+            self.not_locked();
+        }
+        self.wake_cleared(Bit::Locked);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn not_locked(&self) -> ! {
+        panic!("unlock of {:?}, which is not locked", self.id)
     }
 
     /// Releases the lock of a block that was read and is not UPTODATE yet. Sets UPTODATE (or ERROR)
     /// in the same atomic operation.
     pub(crate) fn end_read(&self, end: ReadEnd) {
+        let check = |seen: u8| {
+            assert!(
+                seen & (LOCKED | UPTODATE) == LOCKED,
+                "end_read of {:?}, which is not being read: {:?}",
+                self.id,
+                FlagSet(seen)
+            );
+        };
         let seen = self.byte().load(Ordering::Relaxed);
-        debug_assert!(
-            seen & (LOCKED | UPTODATE) == LOCKED,
-            "end_read of {:?}, which is not being read: {:?}",
-            self.id,
-            FlagSet(seen)
-        );
+        check(seen);
         if end == ReadEnd::Filled && seen & ERROR != 0 {
             self.byte().fetch_and(!ERROR, Ordering::Relaxed);
         }
-        // Release, as in `lock_byte::end_read`: pairs with the Acquire of the next holder.
+        // Release, as in `Flags::unlock`: pairs with the Acquire of the next holder.
         let fail = |now: u8| Some((now | ERROR) & !LOCKED);
         let fail = || (self.byte()).fetch_update(Ordering::Release, Ordering::Relaxed, fail);
-        let has_waiters = match end {
-            ReadEnd::Filled => lock_byte::end_read(self.byte()) == Contention::Waiters,
-            ReadEnd::Failed => fail().is_ok_and(|before| before & WAITERS != 0),
+        let before = match end {
+            ReadEnd::Filled => self.flags.end_read().0,
+            ReadEnd::Failed => fail().unwrap_or(seen),
         };
-        if has_waiters {
+        check(before);
+        if before & WAITERS != 0 {
             self.wake_cleared(Bit::Locked);
         }
     }

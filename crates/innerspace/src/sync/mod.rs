@@ -27,9 +27,9 @@
 //! | `failpoint` | points at which a test can step in |
 //!
 //! **What a loom build contains.** Loom cannot model raw memory, inline assembly or statics, so a
-//! loom build holds the small protocols and nothing else: `sync` (all of it), the primitives of
-//! `sys` that protocols are made of (`barrier`, `lock_byte`), `units`, and the protocol modules
-//! above (`exec`, `frame::{flags, hold, lock, meta, stack, wait_table}`, `group::stock`,
+//! loom build holds the small protocols and nothing else: `sync` (all of it), the primitive of
+//! `sys` that protocols are made of (`barrier`), `units`, and the protocol modules above (`exec`,
+//! `frame::{flags, hold, lock, meta, stack, wait_table}`, `group::stock`,
 //! `dax::{entry, grab, waits}`). Everything else carries `#[cfg(not(loom))]` where its parent
 //! declares it, or the layer has a root of its own for loom (`group/loom.rs`, `dax/loom.rs`). A
 //! module that is in the loom build may name only modules that are in it too. A model lives in its

@@ -9,7 +9,6 @@
 //! | [`copy`] | string instructions, plain moves | relaxed atomic words |
 //! | `file` | no page cache, holes, locks' holders | positioned I/O of std |
 //! | `flush` | clwb, clflushopt, clflush | nothing, and says so |
-//! | [`lock_byte`] | a locked `and`, whose sign tells of waiters | fetch-and |
 //! | [`memory`] | mmap(2), madvise(2), /proc, control groups | the allocator; no answers |
 //! | `process` | getpid(2) | a constant |
 //! | `ring` | io_uring(7), with the feature `io-uring` | none: a system call each |
@@ -29,7 +28,6 @@ pub(crate) mod copy;
 pub(crate) mod file;
 #[cfg(not(loom))]
 pub(crate) mod flush;
-pub(crate) mod lock_byte;
 #[cfg(not(loom))]
 pub(crate) mod memory;
 pub(crate) mod process;

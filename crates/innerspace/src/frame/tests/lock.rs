@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use super::super::lock::FrameLock;
 use super::super::wait_table::{DEFAULT_PATIENCE, Sleeper, WaitTable};
 use super::*;
 use crate::sync::atomic::Ordering;
@@ -349,12 +350,21 @@ fn thousands_of_waiters_in_one_bucket_are_each_woken_once() {
 
 // spec: L16
 #[test]
-#[cfg_attr(debug_assertions, should_panic = "unlock")]
-fn unlocking_an_unlocked_frame_is_never_a_silent_lock() {
+fn unlocking_what_is_not_locked_panics_and_changes_nothing() {
     let frames = arena(64);
     let id = published(&frames);
-    frames.lock_of(id).unlock();
-    assert!(frames.lock_of(id).try_lock());
+    let panics = |end: fn(FrameLock<'_>)| {
+        let before = frames.meta(id).flags.load();
+        crate::sync::panics::caught(|| end(frames.lock_of(id))).unwrap_err();
+        assert_eq!(frames.meta(id).flags.load(), before);
+    };
+    panics(|lock| lock.unlock());
+    panics(|lock| lock.end_read(ReadEnd::Filled));
+    frames.lock_of(id).lock();
+    frames.lock_of(id).end_read(ReadEnd::Filled);
+    frames.lock_of(id).lock();
+    panics(|lock| lock.end_read(ReadEnd::Filled));
+    assert!(!frames.lock_of(id).try_lock());
 }
 
 #[test]
