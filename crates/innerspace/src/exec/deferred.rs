@@ -55,8 +55,6 @@ struct State {
     begun: u64,
     /// The numbers of the calls that are not over, including those in the queue.
     open: BTreeSet<u64>,
-    /// The number of threads that wait for the calls to end.
-    waiting: u32,
 }
 
 /// A call that is not over until this is dropped, which also happens if the call panics.
@@ -158,9 +156,7 @@ impl Deferred {
             if now.0 == 0 || left.is_zero() {
                 return;
             }
-            state.waiting += 1;
             (state, _) = self.left.ended.wait_timeout(state, left);
-            state.waiting -= 1;
         }
     }
 }
@@ -172,7 +168,7 @@ mod for_tests {
     impl Deferred {
         /// Returns whether a thread waits for the calls to end.
         pub(crate) fn is_waited_for(&self) -> bool {
-            self.left.state.lock().waiting > 0
+            self.left.ended.is_waited_on()
         }
     }
 }

@@ -34,8 +34,6 @@ pub(crate) struct InFlight<W> {
 struct Table<W> {
     /// The requests, ordered by first block. No two have a block in common.
     entries: BTreeMap<u64, Arc<Entry<W>>>,
-    /// The number of threads that sleep in [`InFlight::wait_while`].
-    waiting: u32,
     /// The number of requests that have left and have yet to release their blocks.
     leaving: u32,
 }
@@ -98,7 +96,6 @@ impl<W> InFlight<W> {
         InFlight {
             table: Mutex::new(Table {
                 entries: BTreeMap::new(),
-                waiting: 0,
                 leaving: 0,
             }),
             changed: Condvar::new(),
@@ -191,19 +188,16 @@ impl<W> InFlight<W> {
                 table = self.table.lock();
                 continue;
             }
-            table.waiting += 1;
             table = self.changed.wait(table);
-            table.waiting -= 1;
         }
     }
 
     /// Notes that a block was filled or could not be filled, in a memory without threads. The
     /// block's new state must be visible already.
     pub(crate) fn note_filled(&self) {
-        let waiting = self.table.lock().waiting;
-        if waiting > 0 {
-            self.changed.notify_all();
-        }
+        // A thread that found the block's old state sleeps once the table is unlocked.
+        drop(self.table.lock());
+        self.changed.notify_all();
     }
 
     /// Waits until no request has a block of the range. `run` does queued work. Meanwhile the
@@ -267,9 +261,9 @@ mod for_tests {
     use super::*;
 
     impl<W> InFlight<W> {
-        /// Returns the number of threads that sleep in [`InFlight::wait_filled`].
-        pub(crate) fn waiting(&self) -> u32 {
-            self.table.lock().waiting
+        /// Returns whether a thread sleeps in [`InFlight::wait_filled`].
+        pub(crate) fn is_waited_on(&self) -> bool {
+            self.changed.is_waited_on()
         }
 
         /// Returns the number of requests in flight.

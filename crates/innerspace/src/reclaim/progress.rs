@@ -20,8 +20,6 @@ struct State {
     started: u64,
     /// Tickets given back, plus the calls of [`Progress::note_idle`] while none was out.
     finished: u64,
-    /// The number of threads that wait.
-    waiting: u32,
 }
 
 /// A piece of work, which is under way until this is dropped.
@@ -99,7 +97,6 @@ impl Progress {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let mut end = WaitEnd::Woken;
         while !is_over(&state) && end == WaitEnd::Woken {
-            state.waiting += 1;
             (state, end) = match deadline {
                 None => (self.changed.wait(state), WaitEnd::Woken),
                 Some(deadline) => {
@@ -107,7 +104,6 @@ impl Progress {
                     self.changed.wait_timeout(state, left)
                 }
             };
-            state.waiting -= 1;
         }
     }
 }
@@ -125,7 +121,7 @@ mod for_tests {
     impl Progress {
         /// Whether a thread is waiting for the end of work.
         pub(crate) fn is_waited_for(&self) -> bool {
-            self.state.lock().waiting > 0
+            self.changed.is_waited_on()
         }
     }
 }

@@ -357,7 +357,8 @@ impl Condvar {
         }
     }
 
-    /// Returns whether a thread waits, or is about to wake. The caller holds the mutex.
+    /// Returns whether a thread waits, or is about to wake. No waiter is missed by a caller that
+    /// holds the mutex, or has held it since it changed what is waited for.
     #[inline]
     pub(crate) fn is_waited_on(&self) -> bool {
         self.waiters.load(atomic::Ordering::Relaxed) > 0

@@ -151,7 +151,7 @@ fn a_reader_asleep_on_a_request_that_is_dropped_gets_what_a_plain_call_gives() {
                 let held = core(&file).lookup(10).unwrap();
                 held.meta().flags.load().contains(FlagSet::WAITERS)
             }
-            false => core(&file).requests.waiting() > 0,
+            false => core(&file).requests.is_waited_on(),
         };
         while !is_asleep() {
             thread::yield_now();
@@ -223,7 +223,7 @@ fn a_completion_calls_no_store_without_threads_either() {
         let file = file.clone();
         thread::spawn(move || file.read_exact_at(&mut [0], 10 * 4096))
     };
-    while core(&file).requests.waiting() == 0 {
+    while !core(&file).requests.is_waited_on() {
         thread::yield_now();
     }
     *store.completing.lock() = Some(std::thread::current().id());

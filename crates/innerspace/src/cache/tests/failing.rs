@@ -130,7 +130,7 @@ fn a_failed_read_wakes_everybody_and_leaves_nothing() {
             })
             .collect();
         store.wait_hanging(1);
-        while core(&file).requests.waiting() == 0 {
+        while !core(&file).requests.is_waited_on() {
             thread::yield_now();
         }
         // A reader that comes after the failure makes a call of its own, which also fails.

@@ -87,7 +87,7 @@ fn of_two_creates_at_one_index_the_second_finds_the_first() {
             locked.frame()
         })
     };
-    while core.requests.waiting() == 0 {
+    while !core.requests.is_waited_on() {
         thread::yield_now();
     }
     let frame = first.frame();

@@ -108,7 +108,7 @@ fn many_readers_of_one_block_make_one_read() {
         let held = held.expect("the block is published while it is read");
         assert!(held.is_being_filled());
         drop(held);
-        while core(&file).requests.waiting() == 0 {
+        while !core(&file).requests.is_waited_on() {
             thread::yield_now();
         }
         store.release(crate::store::faulty::Release::Proceed);
