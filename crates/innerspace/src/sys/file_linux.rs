@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use super::Keep;
+use crate::sys::calls::{self, check};
 use crate::sys::join_iovecs;
 use crate::sys::memory::host_page_size;
 
@@ -22,11 +23,6 @@ const LARGEST_PAGE: u64 = 64 << 10;
 
 /// Whether [`drop_cached`] does anything.
 pub(crate) const CAN_DROP: bool = true;
-
-/// Converts the result of a system call that returns -1 for an error.
-fn check(result: libc::ssize_t) -> io::Result<usize> {
-    usize::try_from(result).map_err(|_| io::Error::last_os_error())
-}
 
 /// Converts an offset for a system call. It may not become -1, which would mean "at the cursor".
 fn position(offset: u64) -> io::Result<libc::off_t> {
@@ -289,18 +285,14 @@ fn mincore(file: &File) -> io::Result<u64> {
     let page = host_page_size();
     let mut resident = vec![0u8; len.div_ceil(page)];
     let (prot, flags, fd) = (libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd());
-    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing of ours.
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, fd, 0) };
-    if at == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
+    let at = calls::map(std::ptr::null_mut(), len, prot, flags, fd)?;
     // SAFETY: `at` is the mapping of `len` bytes made above, and `resident` has a byte for each of
     // its pages. The mapped memory is never touched, so a file that is cut short meanwhile does no
     // harm.
-    let result = unsafe { libc::mincore(at, len, resident.as_mut_ptr()) };
+    let result = unsafe { libc::mincore(at.cast(), len, resident.as_mut_ptr()) };
     let result = check(result as libc::ssize_t);
     // SAFETY: the mapping was made above and nothing points into it.
-    unsafe { libc::munmap(at, len) };
+    unsafe { calls::unmap(at, len) };
     result?;
     Ok(resident.iter().filter(|&&state| state & 1 != 0).count() as u64 * page as u64)
 }

@@ -161,45 +161,23 @@ fn alignment_for(len: usize) -> usize {
 
 #[cfg(all(target_os = "linux", not(any(portable, miri))))]
 mod platform {
+    use super::super::calls;
     use super::{NonNull, Pages, io};
 
     /// Maps `len` bytes aligned to `align`, a power of two of at least 4096.
     pub(super) fn map(len: usize, align: usize) -> io::Result<NonNull<u8>> {
         let room = len + align;
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing of ours.
-        let address = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                room,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if address == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let address = address.cast::<u8>();
+        let address = calls::map_private(room, libc::PROT_READ | libc::PROT_WRITE)?;
         let before = address.addr().next_multiple_of(align) - address.addr();
         // SAFETY: both ends are parts of the mapping just made, which nothing else uses. They
         // consist of whole host pages, because the kernel's address and `align` are multiples of
         // host pages. Where a host page is larger than `align`, `before` is 0.
         unsafe {
-            trim(address, before);
+            calls::unmap(address, before);
             let base = address.add(before);
             let end = len.next_multiple_of(super::host_page_size());
-            trim(base.add(end), (room - before).saturating_sub(end));
+            calls::unmap(base.add(end), (room - before).saturating_sub(end));
             NonNull::new(base).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
-        }
-    }
-
-    /// Unmaps a part of a new mapping. Safety: the part is mapped, and nothing uses it.
-    unsafe fn trim(address: *mut u8, len: usize) {
-        if len > 0 {
-            // SAFETY: the caller's promise.
-            let result = unsafe { libc::munmap(address.cast(), len) };
-            debug_assert_eq!(result, 0, "munmap of {len} bytes at {address:?}");
         }
     }
 
@@ -207,18 +185,13 @@ mod platform {
     /// nothing uses the memory.
     pub(super) unsafe fn unmap(base: NonNull<u8>, len: usize, _: usize) {
         // SAFETY: the caller's promise.
-        unsafe { trim(base.as_ptr(), len) }
+        unsafe { calls::unmap(base.as_ptr(), len) }
     }
 
     fn advise(base: NonNull<u8>, len: usize, advice: libc::c_int) -> io::Result<()> {
         // SAFETY: the advices used here change no content, except for MADV_DONTNEED, whose caller
         // has the range to itself.
-        let result = unsafe { libc::madvise(base.as_ptr().cast(), len, advice) };
-        if result < 0 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(())
-        }
+        unsafe { calls::advise(base.as_ptr(), len, advice) }
     }
 
     pub(super) fn advise_pages(base: NonNull<u8>, len: usize, pages: Pages) -> bool {

@@ -22,6 +22,8 @@
 //! files or spaces.
 
 pub(crate) mod barrier;
+#[cfg(all(target_os = "linux", not(any(loom, miri))))]
+mod calls;
 #[cfg(not(loom))]
 pub(crate) mod copy;
 #[cfg(not(loom))]

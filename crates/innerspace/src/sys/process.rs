@@ -89,18 +89,13 @@ mod remembered {
 
     #[cfg(all(target_os = "linux", not(any(portable, miri, loom, shuttle))))]
     fn cleared_page() -> Option<Place> {
-        let len = super::super::memory::host_page_size();
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing of ours.
-        let page = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, flags, -1, 0) };
-        if page == libc::MAP_FAILED {
-            return None;
-        }
+        use super::super::{calls, memory};
+        let len = memory::host_page_size();
+        let page = calls::map_private(len, libc::PROT_READ | libc::PROT_WRITE).ok()?;
         // SAFETY: the page was just made, and nothing else knows about it.
-        if unsafe { libc::madvise(page, len, libc::MADV_WIPEONFORK) } != 0 {
+        if unsafe { calls::advise(page, len, libc::MADV_WIPEONFORK) }.is_err() {
             // SAFETY: as above; the page is not used again.
-            unsafe { libc::munmap(page, len) };
+            unsafe { calls::unmap(page, len) };
             return None;
         }
         // SAFETY: the page is aligned and all zeros, and stays mapped for ever.

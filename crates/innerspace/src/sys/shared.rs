@@ -229,6 +229,7 @@ pub(crate) unsafe fn touch(byte: *mut u8) {
 mod platform {
     use std::os::fd::{AsRawFd, FromRawFd};
 
+    use super::super::calls;
     use super::super::file::fallocate;
     use super::super::memory::{HUGE_PAGE, host_page_size};
     use super::{File, NonNull, Range, Rights, Synchronous, io};
@@ -254,9 +255,9 @@ mod platform {
             }
             Err(error) => return Err(error),
         };
-        // SAFETY: the range was just mapped. The call is advice about children, and changes nothing
+        // SAFETY: the range was just mapped. The advice is about children, and changes nothing
         // here.
-        unsafe { libc::madvise(base.as_ptr().cast(), whole, libc::MADV_DONTFORK) };
+        let _ = unsafe { calls::advise(base.as_ptr(), whole, libc::MADV_DONTFORK) };
         Ok((base, synchronous))
     }
 
@@ -295,17 +296,11 @@ mod platform {
         let flags = sharing | libc::MAP_NORESERVE;
         let fd = file.as_raw_fd();
         for _ in 0..TRIES {
-            let wish = free_address(len)?;
-            // SAFETY: a new mapping where nothing is mapped, which the kernel ensures without
-            // MAP_FIXED.
-            let at = unsafe { libc::mmap(wish.cast(), len, protection, flags, fd, 0) };
-            if at == libc::MAP_FAILED {
-                return Err(io::Error::last_os_error());
-            }
-            match NonNull::new(at.cast::<u8>()) {
+            let at = calls::map(free_address(len)?, len, protection, flags, fd)?;
+            match NonNull::new(at) {
                 Some(base) if base.addr().get().is_multiple_of(HUGE_PAGE) => return Ok(base),
                 // SAFETY: the mapping was just made, and nothing else knows of it.
-                _ => unsafe { release(at.cast(), len) },
+                _ => unsafe { calls::unmap(at, len) },
             }
         }
         Err(io::Error::from(io::ErrorKind::OutOfMemory))
@@ -315,33 +310,17 @@ mod platform {
     /// call, with room for the kernel to align the mapping.
     fn free_address(len: usize) -> io::Result<*mut u8> {
         let room = len + 2 * HUGE_PAGE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing of ours.
-        let start =
-            unsafe { libc::mmap(std::ptr::null_mut(), room, libc::PROT_NONE, flags, -1, 0) };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        let start = calls::map_private(room, libc::PROT_NONE)?;
         // SAFETY: the mapping was just made, and nothing else knows of it.
-        unsafe { release(start.cast(), room) };
-        let aligned = start.addr().next_multiple_of(HUGE_PAGE);
-        Ok(start.with_addr(aligned).cast())
-    }
-
-    /// Unmaps a range. Safety: this module mapped the range, and nothing uses it.
-    unsafe fn release(start: *mut u8, len: usize) {
-        if len > 0 {
-            // SAFETY: the caller's promise.
-            let result = unsafe { libc::munmap(start.cast(), len) };
-            debug_assert_eq!(result, 0, "munmap of {len} bytes at {start:?}");
-        }
+        unsafe { calls::unmap(start, room) };
+        Ok(start.with_addr(start.addr().next_multiple_of(HUGE_PAGE)))
     }
 
     /// Unmaps a mapping. Safety: both arguments come from one call to [`map`], and nothing uses the
     /// range.
     pub(super) unsafe fn unmap(base: NonNull<u8>, len: usize) {
         // SAFETY: the caller's promise.
-        unsafe { release(base.as_ptr(), len.next_multiple_of(host_page_size())) }
+        unsafe { calls::unmap(base.as_ptr(), len.next_multiple_of(host_page_size())) }
     }
 
     pub(super) fn sync(base: NonNull<u8>, range: Range<usize>) -> io::Result<()> {
@@ -350,24 +329,19 @@ mod platform {
             let start = base.as_ptr().add(range.start);
             libc::msync(start.cast(), range.len(), libc::MS_SYNC)
         };
-        if result == 0 {
-            Ok(())
-        } else {
-            Err(io::Error::last_os_error())
-        }
+        calls::check(result as libc::ssize_t).map(drop)
     }
 
     pub(super) fn touch(base: NonNull<u8>, range: Range<usize>) -> io::Result<()> {
         loop {
             // SAFETY: the range is inside the mapping, as the caller has checked. No byte changes.
-            let result = unsafe {
+            let touched = unsafe {
                 let start = base.as_ptr().add(range.start);
-                libc::madvise(start.cast(), range.len(), libc::MADV_POPULATE_WRITE)
+                calls::advise(start, range.len(), libc::MADV_POPULATE_WRITE)
             };
-            if result == 0 {
+            let Err(error) = touched else {
                 return Ok(());
-            }
-            let error = io::Error::last_os_error();
+            };
             match error.raw_os_error() {
                 Some(libc::EINTR | libc::EAGAIN) => {}
                 Some(libc::EINVAL) => {
@@ -387,17 +361,13 @@ mod platform {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: the name is a C string that outlives the call.
         let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        calls::check(fd as libc::ssize_t)?;
         // SAFETY: the descriptor is new, and nothing else owns it.
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(len)?;
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: no memory is passed; the descriptor is open.
-        if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        calls::check(unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) } as libc::ssize_t)?;
         Ok(file)
     }
 
