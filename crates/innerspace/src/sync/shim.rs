@@ -134,12 +134,18 @@ fn try_unpoisoned<G>(result: TryLockResult<G>) -> Option<G> {
     }
 }
 
-/// A mutex whose `lock` returns no error: a panic of an earlier holder is ignored.
+/// A lock with its place in the lock order. Locking returns no error: a panic of an earlier holder
+/// is ignored.
 #[derive(Default)]
-pub(crate) struct Mutex<T: ?Sized> {
+pub(crate) struct Lock<L: ?Sized> {
     rank: Rank,
-    inner: base::Mutex<T>,
+    inner: L,
 }
+
+/// A mutex.
+pub(crate) type Mutex<T> = Lock<base::Mutex<T>>;
+/// A lock that one writer or several readers have.
+pub(crate) type RwLock<T> = Lock<base::RwLock<T>>;
 
 /// Holds a lock. Dropping it unlocks.
 #[must_use = "the lock is released when the guard is dropped"]
@@ -161,6 +167,24 @@ impl<G> Guard<G> {
         let held = rank.hold();
         Guard { inner, held }
     }
+}
+
+/// Takes a lock of this rank: tries to, and then waits for it. The checkers always wait.
+#[inline(always)]
+#[track_caller]
+fn acquire<G>(
+    rank: Rank,
+    attempt: impl FnOnce() -> TryLockResult<G>,
+    wait: impl FnOnce() -> LockResult<G>,
+) -> Guard<G> {
+    may_wait(rank);
+    if cfg!(not(any(loom, shuttle)))
+        && let Some(inner) = try_unpoisoned(attempt())
+    {
+        return Guard::new(inner, rank);
+    }
+    before_waiting();
+    Guard::new(unpoisoned(wait()), rank)
 }
 
 impl<G: Deref> Deref for Guard<G> {
@@ -201,13 +225,7 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     #[track_caller]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        may_wait(self.rank);
-        #[cfg(not(any(loom, shuttle)))]
-        if let Some(guard) = self.try_lock() {
-            return guard;
-        }
-        before_waiting();
-        Guard::new(unpoisoned(self.inner.lock()), self.rank)
+        acquire(self.rank, || self.inner.try_lock(), || self.inner.lock())
     }
 
     /// Locks the mutex if no thread holds it. Never sleeps.
@@ -220,13 +238,6 @@ impl<T: ?Sized> Mutex<T> {
     pub(crate) fn get_mut(&mut self) -> &mut T {
         unpoisoned(self.inner.get_mut())
     }
-}
-
-/// A reader-writer lock whose `read` and `write` return no error, as with [`Mutex`].
-#[derive(Default)]
-pub(crate) struct RwLock<T> {
-    rank: Rank,
-    inner: base::RwLock<T>,
 }
 
 impl<T> RwLock<T> {
@@ -247,36 +258,19 @@ impl<T> RwLock<T> {
     #[inline]
     #[track_caller]
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
-        may_wait(self.rank);
-        #[cfg(not(any(loom, shuttle)))]
-        if let Some(guard) = self.try_read() {
-            return guard;
-        }
-        before_waiting();
-        Guard::new(unpoisoned(self.inner.read()), self.rank)
+        acquire(self.rank, || self.inner.try_read(), || self.inner.read())
     }
 
     /// Locks for writing. Sleeps while any thread holds the lock.
     #[inline]
     #[track_caller]
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
-        may_wait(self.rank);
-        #[cfg(not(any(loom, shuttle)))]
-        if let Some(guard) = self.try_write() {
-            return guard;
-        }
-        before_waiting();
-        Guard::new(unpoisoned(self.inner.write()), self.rank)
+        acquire(self.rank, || self.inner.try_write(), || self.inner.write())
     }
 
     /// Locks for reading if no writer holds the lock. Never sleeps.
     pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         try_unpoisoned(self.inner.try_read()).map(|inner| Guard::new(inner, self.rank))
-    }
-
-    /// Locks for writing if no thread holds the lock. Never sleeps.
-    pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
-        try_unpoisoned(self.inner.try_write()).map(|inner| Guard::new(inner, self.rank))
     }
 }
 
@@ -365,21 +359,15 @@ impl Condvar {
     }
 }
 
-impl<T: ?Sized> fmt::Debug for Mutex<T> {
+impl<L: ?Sized> fmt::Debug for Lock<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Mutex { .. }")
+        f.write_str("Lock { .. }")
     }
 }
 
 impl<G: fmt::Debug> fmt::Debug for Guard<G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
-    }
-}
-
-impl<T> fmt::Debug for RwLock<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RwLock { .. }")
     }
 }
 
@@ -450,7 +438,8 @@ mod tests {
         assert_eq!(*shared.0.lock(), 1);
         assert_eq!(shared.0.try_lock().map(|guard| *guard), Some(1));
         assert_eq!(*shared.1.read(), 2);
-        assert_eq!(shared.1.try_write().map(|guard| *guard), Some(2));
+        assert_eq!(shared.1.try_read().map(|guard| *guard), Some(2));
+        assert_eq!(*shared.1.write(), 2);
         // std counts the mutex as poisoned, so every wait takes the branch for poisoned locks.
         let mut guard = shared.0.lock();
         let mut end = WaitEnd::Woken;
