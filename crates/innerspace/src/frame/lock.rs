@@ -53,7 +53,7 @@ use std::time::{Duration, Instant};
 
 use super::flags::{FlagSet, Flags};
 use super::hold::Dropped;
-use super::wait_table::{Bit, Key, Queue, Sleeper, WaitTable, WakeList};
+use super::wait_table::{Bit, Key, Queue, Sleeper, WaitTable};
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU8, Ordering};
 use crate::sync::{Arc, Backoff, MutexGuard, Rank, WaitEnd, order};
@@ -128,10 +128,10 @@ impl<'a> FrameLock<'a> {
         if self.take_in_turn(&mut queue, None) {
             return true;
         }
-        let wake = self.hand_over_idle(&mut queue);
+        let next = self.hand_over_idle(&mut queue);
         self.tidy(&queue);
         drop(queue);
-        wake.wake();
+        next.iter().for_each(|sleeper| sleeper.unpark());
         false
     }
 
@@ -184,16 +184,16 @@ impl<'a> FrameLock<'a> {
         }
         let key = self.key(Bit::Locked);
         let sleeper = Sleeper::new();
-        let (ticket, wake) = {
+        let (ticket, next) = {
             let mut queue = self.queue();
             if self.set_waiters_then_try(&mut queue) {
                 return WaitEnd::Woken;
             }
             // WAITERS stays set for this waiter.
-            let wake = self.hand_over_idle(&mut queue);
-            (queue.push_exclusive(key, sleeper.clone()), wake)
+            let next = self.hand_over_idle(&mut queue);
+            (queue.push_exclusive(key, sleeper.clone()), next)
         };
-        wake.wake();
+        next.iter().for_each(|sleeper| sleeper.unpark());
         loop {
             let end = sleeper.sleep(deadline);
             let mut queue = self.queue();
@@ -347,19 +347,19 @@ impl<'a> FrameLock<'a> {
     }
 
     /// Hands a free lock to the head of the queue if the caller may not overtake that waiter.
-    fn hand_over_idle(&self, queue: &mut Queue) -> WakeList {
-        let mut wake = WakeList::default();
+    /// Returns the waiter, which sleeps until it is unparked with no lock held.
+    #[must_use]
+    fn hand_over_idle(&self, queue: &mut Queue) -> Option<Arc<Sleeper>> {
         let (key, patience) = (self.key(Bit::Locked), self.waits.patience());
-        if let Some((ticket, head)) = queue.head(key)
-            && head.passed >= patience
-            && self.take()
-        {
-            head.sleeper.hand_over();
-            wake.exclusive = Some(head.sleeper.clone());
-            queue.note_cleared(key);
-            queue.remove_exclusive(key, ticket);
+        let (ticket, head) = queue.head(key)?;
+        if head.passed < patience || !self.take() {
+            return None;
         }
-        wake
+        head.sleeper.hand_over();
+        let sleeper = head.sleeper.clone();
+        queue.note_cleared(key);
+        queue.remove_exclusive(key, ticket);
+        Some(sleeper)
     }
 
     /// Wakes waiters after a bit was cleared.
@@ -367,32 +367,30 @@ impl<'a> FrameLock<'a> {
     pub(super) fn wake_cleared(&self, bit: Bit) {
         let key = self.key(bit);
         let mut queue = self.queue();
-        let mut wake = WakeList::default();
+        let mut next = None;
         // Acquire: another thread may have set and cleared the bit since. What it did before is
         // passed on to the waiters woken here.
         let now = self.byte().load(Ordering::Acquire);
-        if now & bit.flag().0 != 0 {
+        let shared = if now & bit.flag().0 != 0 {
             // Another thread has set the bit again. It woke no waiter, and its release will see
             // WAITERS.
-            wake.shared = queue.take_cleared(key);
+            queue.take_cleared(key)
         } else {
             let shared = queue.take_shared(key);
             if bit == Bit::Locked {
-                wake = self.hand_over_idle(&mut queue);
+                next = self.hand_over_idle(&mut queue).or_else(|| {
+                    // The first exclusive waiter tries to take the lock that any thread may take.
+                    let (_, head) = queue.head(key)?;
+                    head.sleeper.rouse().then(|| head.sleeper.clone())
+                });
             }
-            wake.shared = shared;
-            // The first exclusive waiter tries to take the lock that any thread may take.
-            if bit == Bit::Locked
-                && wake.exclusive.is_none()
-                && let Some((_, head)) = queue.head(key)
-                && head.sleeper.rouse()
-            {
-                wake.exclusive = Some(head.sleeper.clone());
-            }
-        }
+            shared
+        };
         self.tidy(&queue);
         drop(queue);
-        wake.wake();
+        next.iter().for_each(|sleeper| sleeper.unpark());
+        let woken = shared.values().filter(|sleeper| sleeper.rouse());
+        woken.for_each(|sleeper| sleeper.unpark());
     }
 
     /// Sleeps until the bit was clear at some moment since the call, without setting it. Another

@@ -251,28 +251,6 @@ impl Queue {
     }
 }
 
-/// Waiters that were taken out of a queue, or roused in it, to be woken once its mutex is released.
-#[derive(Default)]
-#[must_use = "the waiters sleep until `wake`"]
-pub(super) struct WakeList {
-    pub(super) shared: BTreeMap<u64, Arc<Sleeper>>,
-    pub(super) exclusive: Option<Arc<Sleeper>>,
-}
-
-impl WakeList {
-    /// Wakes all of them. The caller holds no lock.
-    pub(super) fn wake(self) {
-        if let Some(sleeper) = self.exclusive {
-            sleeper.unpark();
-        }
-        for sleeper in self.shared.into_values() {
-            if sleeper.rouse() {
-                sleeper.unpark();
-            }
-        }
-    }
-}
-
 #[repr(align(64))]
 #[derive(Debug)]
 struct Padded(Mutex<Queue>);
