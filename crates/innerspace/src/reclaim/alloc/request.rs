@@ -1,7 +1,7 @@
 //! Requests for memory: the hit, and the path when it fails.
 //!
-//! A hit takes a charge and a frame from the thread's stock and magazine. Everything else is one
-//! cold path, [`Pool::finish`]:
+//! A hit takes a charge and a frame from the thread's stock and magazine. Everything else is cold:
+//! [`Pool::relieve`] for a request that is over `high`, and [`Pool::finish`] for one that is stuck.
 //!
 //! ```text
 //!   attempted --- got, below `high` ---------------------------------> Ok
@@ -145,21 +145,10 @@ impl Pool {
         self.check_process(|pid| LimitError::other_process(pid, pages))?;
         match self.groups.charge(group, pages, Reach::Max) {
             Ok(charge) if charge.over_high().is_none() => Ok(charge),
-            attempted => {
-                let over = Charge::over_high;
-                let attempted = attempted.map_err(Stuck::Charge);
-                self.finish(
-                    group,
-                    pages,
-                    mode,
-                    attempted,
-                    over,
-                    |attempt| match attempt {
-                        Attempt::Again => Ok(self.groups.charge(group, pages, Reach::MaxAgain)?),
-                        Attempt::SetAside => self.charge_aside(group, pages),
-                    },
-                )
-            }
+            Ok(charge) => self.relieve(&charge, group, mode).map(|()| charge),
+            Err(refused) => self.finish(group, pages, mode, refused.into(), |attempt| {
+                self.charge_again(group, pages, attempt)
+            }),
         }
     }
 
@@ -242,10 +231,7 @@ impl Pool {
     ) -> Result<PoolFrame<'p>, LimitError> {
         let pages = PageCount(1 << order);
         let attempt = |attempt| {
-            let charge = match attempt {
-                Attempt::Again => self.groups.charge(group, pages, Reach::MaxAgain)?,
-                Attempt::SetAside => self.charge_aside(group, pages)?,
-            };
+            let charge = self.charge_again(group, pages, attempt)?;
             let mut frame = self.frames.alloc(order, Source::Ordinary);
             if frame.is_none() && attempt == Attempt::SetAside {
                 frame = self.frames.alloc(order, Source::Reserve);
@@ -261,31 +247,38 @@ impl Pool {
             Err(Stuck::NoFrame) if order > 0 => attempt(Attempt::Again),
             attempted => attempted,
         };
-        let over = |frame: &PoolFrame<'p>| frame.charge().over_high();
-        self.finish(group, pages, mode, attempted, over, attempt)
+        match attempted {
+            Ok(frame) => self.relieve(frame.charge(), group, mode).map(|()| frame),
+            Err(stuck) => self.finish(group, pages, mode, stuck, attempt),
+        }
     }
 
-    /// Does the rest of a request after its first attempt; see the module's documentation. `over`
-    /// returns the group that is over its `high` with what was got.
+    /// Charges once more.
+    fn charge_again(
+        &self,
+        group: GroupId,
+        pages: PageCount,
+        attempt: Attempt,
+    ) -> Result<Charge<'_>, Stuck> {
+        match attempt {
+            Attempt::Again => Ok(self.groups.charge(group, pages, Reach::MaxAgain)?),
+            Attempt::SetAside => {
+                let lend = |aside: &SetAside| aside.lend(&self.groups, group, pages);
+                StoreScope::aside(self.domain.id(), lend).ok_or(Stuck::Charge(group))
+            }
+        }
+    }
+
+    /// Does the rest of a request that is stuck; see the module's documentation.
     #[cold]
     fn finish<T>(
         &self,
         group: GroupId,
         pages: PageCount,
         mode: AllocMode,
-        attempted: Result<T, Stuck>,
-        over: impl Fn(&T) -> Option<GroupId>,
+        mut stuck: Stuck,
         attempt: impl Fn(Attempt) -> Result<T, Stuck>,
     ) -> Result<T, LimitError> {
-        let mut stuck = match attempted {
-            Ok(got) => {
-                if let Some(over) = over(&got) {
-                    self.relieve(over, group, pages, mode)?;
-                }
-                return Ok(got);
-            }
-            Err(stuck) => stuck,
-        };
         let Some(io) = self.reclaim_io(group, mode) else {
             self.counters.count(Event::WouldBlock);
             let reason = LimitReason::WouldBlock;
@@ -324,16 +317,19 @@ impl Pool {
         Err(self.limit_error(stuck.group(), pages, reason))
     }
 
-    /// Handles a request of `payer` that succeeded with `group` over its `high`. Frees some pages,
-    /// and slows down if that does not help. A request that may not wait succeeds a little above
-    /// the mark, and is refused beyond (M9).
+    /// Handles a request of `payer` that succeeded. If a group is over its `high` with it, frees
+    /// some pages, and slows down if that does not help. A request that may not wait succeeds a
+    /// little above the mark, and is refused beyond (M9).
+    #[cold]
     fn relieve(
         &self,
-        group: GroupId,
+        charge: &Charge<'_>,
         payer: GroupId,
-        pages: PageCount,
         mode: AllocMode,
     ) -> Result<(), LimitError> {
+        let Some(group) = charge.over_high() else {
+            return Ok(());
+        };
         let high = self.groups.high(group).map_or(u64::MAX, |high| high.0);
         let Some(io) = self.reclaim_io(payer, mode) else {
             let slack = (high / 8).clamp(1, HIGH_SLACK);
@@ -345,7 +341,7 @@ impl Pool {
             if self.over_high(group) > slack {
                 self.counters.count(Event::WouldBlock);
                 let reason = LimitReason::OverHigh;
-                return Err(self.groups.limit_error(group, pages, reason, None));
+                return Err(self.groups.limit_error(group, charge.pages(), reason, None));
             }
             return Ok(());
         };
@@ -371,12 +367,6 @@ impl Pool {
             (AllocMode::NoIo, None) | (_, Some(Scope::Store)) => Some(Io::Forbidden),
             (AllocMode::Wait, None) => Some(Io::Of(payer)),
         }
-    }
-
-    /// Charges pages that were set aside for the present call to a store.
-    fn charge_aside(&self, group: GroupId, pages: PageCount) -> Result<Charge<'_>, Stuck> {
-        let lend = |aside: &SetAside| aside.lend(&self.groups, group, pages);
-        StoreScope::aside(self.domain.id(), lend).ok_or(Stuck::Charge(group))
     }
 
     /// Makes a block of single frames, which may lie anywhere.
