@@ -83,13 +83,6 @@ impl Drop for SetAside {
     }
 }
 
-impl std::fmt::Debug for SetAside {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let left = self.left.load(Ordering::Relaxed);
-        write!(f, "SetAside({left} of {} pages)", self.most.0)
-    }
-}
-
 impl GroupTree {
     /// Keeps room for pages that are lent.
     fn keep_room(&self, group: GroupId, pages: PageCount) {

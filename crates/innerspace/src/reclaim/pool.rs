@@ -70,17 +70,6 @@ pub(crate) enum Retired {
     Call(Box<dyn FnOnce(&Pool) + Send>),
 }
 
-impl std::fmt::Debug for Retired {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Retired::Frame(id) => write!(f, "Frame({})", id.0),
-            Retired::Put(id) => write!(f, "Put({})", id.0),
-            Retired::Unmap(id) => write!(f, "Unmap({})", id.0),
-            Retired::Call(_) => f.write_str("Call"),
-        }
-    }
-}
-
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pool")

@@ -38,10 +38,10 @@ mod slots;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
-use std::{fmt, io};
 
 use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue, types};
 
@@ -409,14 +409,6 @@ impl<T: Send + 'static> Drop for Ring<T> {
             ManuallyDrop::drop(&mut self.ring);
             ManuallyDrop::drop(&mut self.slots);
         }
-    }
-}
-
-impl<T: Send + 'static> fmt::Debug for Ring<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ring")
-            .field("in_flight", &self.in_flight())
-            .finish_non_exhaustive()
     }
 }
 
