@@ -10,40 +10,40 @@ use crate::space::core::fault::Fault;
 use crate::sys::copy::Scalar;
 use crate::{Space, VirtAddr};
 
-/// Loads and stores of one space by one thread at a time, as a processor makes them in an address
-/// space.
+/// A handle through which one thread at a time loads and stores in a space, as a processor does in
+/// an address space.
 ///
 /// An accessor is owned and `Send`: create one for each thread. Every access returns a value or a
-/// [`Fault`], and never raises a signal. A value that crosses a page end is loaded in two parts,
-/// but stored wholly or not at all ([`Accessor::store`] says what holds with devices). Bytes that
-/// other accessors write at the same time are seen old or new; aligned words of up to eight bytes
-/// are never torn. Values are in the host's byte order.
+/// [`Fault`], and never raises a signal. A value that crosses a page boundary is loaded in two
+/// parts, but stored wholly or not at all (for devices see [`Accessor::store`]). Bytes that other
+/// accessors write at the same time are seen old or new; aligned words of up to eight bytes are
+/// never torn. Values are in the host's byte order.
 ///
 /// # Without waiting
 ///
-/// Each access has a `try_` form that never waits; a hit costs the same. The access succeeds if it
-/// needs no waiting: for a page of zeros, for a new page or a copy if a frame is free, for a cached
-/// page of a file. Otherwise it fails with a [`Fault`] of the kind
+/// Each access has a `try_` form that never waits; a hit costs the same. An access that needs no
+/// waiting succeeds: one to a page of zeros, to a cached page of a file, or to a new or copied page
+/// for which a frame is free. Any other fails with a [`Fault`] of the kind
 /// [`FaultKind::WouldBlock`](crate::space::FaultKind::WouldBlock), and no byte at or after the
-/// fault's address is changed. It does so if
+/// fault's address is changed. This happens if
 ///
-/// - bytes have to be read from a store, or memory has to be evicted first;
+/// - bytes must be read from a store, or memory must be evicted first;
 /// - a block is locked, being written, or, for a store, viewed;
 /// - a store is to a hole;
 /// - the mappings are being changed;
-/// - a direct-access file has to ask its device, or to prepare for a store.
+/// - a direct-access file must ask its device, or must prepare for a store.
 ///
 /// [`Space::ready`] is a future that waits until the access can be made. A store that would block
 /// may leave its block marked as changed, so that the block is written to its file once more than
 /// necessary.
 ///
-/// The calls to a [`Device`](crate::space::Device), or on a file with
-/// [`OnShrink::Error`](crate::dax::OnShrink::Error), are made as usual, and may take time. A `try_`
-/// form does two more things that may take a moment. If a group is near its limit, it takes back
-/// the charges that other threads hold in stock before it fails for lack of a frame; that may mean
-/// waiting briefly for threads in the middle of a charge. And if only a mapping keeps a
-/// direct-access file open, and is unmapped during the access, the access closes the file: it gives
-/// back the file's blocks, or unmaps and closes the host file.
+/// Calls to a [`Device`](crate::space::Device), or to a file with
+/// [`OnShrink::Error`](crate::dax::OnShrink::Error), are made as usual, and may take time. Two
+/// other things may take a moment. If a group is near its limit, the access takes back charges that
+/// other threads hold in stock before it fails for lack of a frame; for that it may wait briefly
+/// for threads in the middle of a charge. And if only a mapping keeps a direct-access file open,
+/// and the mapping is removed during the access, the access closes the file: it gives back the
+/// file's blocks, or unmaps and closes the host file.
 ///
 /// # Drop
 ///
@@ -128,7 +128,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
         self.core.load::<M, T>(at)
     }
 
-    /// Loads a value at any alignment as an instruction is fetched: the mapping has to allow
+    /// Loads a value at any alignment, as an instruction fetch does: the mapping must allow
     /// execution.
     ///
     /// # Errors
@@ -139,14 +139,15 @@ forms! { Accessor, Single; Session<'_>, InSession => {
 
     /// Stores a value at any alignment, wholly or not at all.
     ///
-    /// If a value lies in two pages, nothing is stored before both are known to take it. A
-    /// [`Device`](crate::space::Device) refuses only when it is called. If one part of the value is
-    /// in memory, the device is called first, and memory stays as it was if the device refuses. If
-    /// both parts go to devices, the second may refuse when the first has taken its part. A
-    /// direct-access file that is guarded counts as a device here; if a value lies in two of its
-    /// pages, the last page gets its part first, so that a file that was cut short takes all or
-    /// nothing. Changes to the file, or by another thread to the mapping, during the device's call
-    /// are not taken into account.
+    /// If a value lies in two pages, nothing is stored until both are known to accept it. But a
+    /// [`Device`](crate::space::Device) can refuse only when it is called. If one part of the value
+    /// is in memory, the device is called first, and memory is unchanged if the device refuses. If
+    /// both parts go to devices, the second may refuse after the first has accepted its part. A
+    /// guarded direct-access file ([`OnShrink::Error`](crate::dax::OnShrink::Error)) counts as a
+    /// device here. If a value lies in two of its pages, the part in the upper page is stored
+    /// first: a file that was cut short then takes all of the value or nothing. Changes to the
+    /// file, or by another thread to the mapping, during the device's call are not taken into
+    /// account.
     ///
     /// # Errors
     /// The [`Fault`] of the first byte that cannot be stored.
@@ -184,7 +185,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     /// `memmove`.
     ///
     /// # Errors
-    /// A [`Fault`] with the address that could not be read or written. Bytes copied before it stay.
+    /// A [`Fault`] with the address that could not be read or written. Bytes already copied stay.
     fn copy_within, try_copy_within(
         &mut self,
         from: VirtAddr,
@@ -194,7 +195,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
         self.core.copy::<M>(to, from, len)
     }
 
-    /// Compares bytes of the space with `bytes`, in the order of slices.
+    /// Compares bytes of the space with `bytes`, lexicographically, as slices are compared.
     ///
     /// # Errors
     /// A [`Fault`] with the address of the first byte that could not be read, if all bytes before

@@ -1,9 +1,9 @@
 //! Values that lie in two pages.
 //!
-//! Such a value is loaded in two parts. To store it, both pages have to be valid at the same time,
-//! in one section. With a device that is impossible, because a device is called outside every
-//! section. Then both parts are checked before either is stored, and the part that may still be
-//! refused is stored first.
+//! Such a value is loaded in two parts. A store needs both pages to be valid at the same time, in
+//! one section. That is impossible with a device, which is called outside every section. In that
+//! case both parts are checked before either is stored, and the part that may still be refused is
+//! stored first.
 
 use super::single::{Core, Sectioned};
 use super::what::What;
@@ -21,8 +21,8 @@ struct Part<'bytes> {
 }
 
 impl Core {
-    /// Completes an access to a value that met `fault`: the value lies in two pages, or is one of a
-    /// device.
+    /// Completes an access to a value that failed with `fault`, if the value lies in two pages or
+    /// belongs to a device. Returns a fault of any other kind as it is.
     #[cold]
     #[inline(never)]
     pub(crate) fn value_elsewhere<S: Sectioned>(
@@ -92,15 +92,16 @@ impl Core {
         Ok(Part { at, bytes, device })
     }
 
-    /// Stores a value if at least one part of it goes to a device or a guarded file. As far as is
-    /// known, both parts can be stored.
+    /// Stores a value of which at least one part goes to a device or a guarded file. The caller has
+    /// checked both parts, but a device may still refuse.
     fn write_to_devices<S: Sectioned>(
         &mut self,
         low: Part<'_>,
         high: Part<'_>,
     ) -> Result<(), Fault> {
-        // The part that is likeliest to be refused first: that of a device, then that of a guarded
-        // file. Of two parts of such files the upper one: a file that was cut short lost its end.
+        // The part most likely to be refused is stored first: a device's part, then a guarded
+        // file's, then one in memory. If both belong to guarded files, the upper part is first,
+        // because a file that was cut short has lost its end.
         let turn = |part: &Part<'_>| match &part.device {
             Some(call) => u8::from(call.device.file().is_some()),
             None => 2,

@@ -1,8 +1,7 @@
 //! Atomic accesses with a memory order.
 //!
-//! The order holds among accesses through spaces, whichever threads make them, and among all else
-//! that these threads do, as for an atomic in memory. An address has to be a multiple of the
-//! value's size.
+//! The order applies to all accesses through spaces, by any thread, and to everything else that
+//! these threads do, as for an atomic in memory. An address must be a multiple of the value's size.
 
 use std::sync::atomic::Ordering;
 
@@ -15,8 +14,8 @@ use crate::space::core::fault::{AccessKind, Fault, FaultKind};
 use crate::space::tlb::page::Page;
 use crate::sys::copy::{AtomicScalar, Modify};
 
-/// Panics if an atomic load would panic because of its order. Called before a section is opened,
-/// which a panic inside would leave open.
+/// Panics if an atomic load would panic because of its order. Called before the section is opened,
+/// because a panic inside would leave it open.
 #[inline(always)]
 fn check_load(order: Ordering) {
     let releases = matches!(order, Ordering::Release | Ordering::AcqRel);
@@ -133,13 +132,13 @@ forms! { Accessor, Single; Session<'_>, InSession => {
         self.core.store_atomic::<M, T>(at, value, order)
     }
 
-    /// Replaces `old` by `new` in one atomic step. The inner result is the value before: `Ok` if
-    /// that was `old`, which is now replaced; `Err` if it was another one, loaded in the order
-    /// `failure`.
+    /// Replaces the value by `new` if it is `old`, in one atomic step. The inner result is the
+    /// previous value: `Ok` if it was replaced; `Err` if it was not `old`, in which case it was
+    /// loaded with the order `failure`.
     ///
     /// # Errors
-    /// A [`Fault`]; [`FaultKind::Misaligned`] unless `at` is a multiple of the size. Devices have
-    /// no such access.
+    /// A [`Fault`]; [`FaultKind::Misaligned`] unless `at` is a multiple of the size. Devices do not
+    /// support this access.
     fn compare_exchange, try_compare_exchange
         panics "Panics if `failure` releases, as the atomics of the standard library do."
         <T: AtomicScalar>(
@@ -155,7 +154,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     }
 } }
 
-/// Defines the read-modify-writes. `$how` is the variant of [`Modify`].
+/// Defines the read-modify-write accesses. `$how` is the variant of [`Modify`].
 macro_rules! modifies {
     ($($(#[$doc:meta])* $name:ident, $try_name:ident: $how:ident;)+) => {
         forms! { Accessor, Single; Session<'_>, InSession => { $(
@@ -176,22 +175,22 @@ macro_rules! modifies {
 }
 
 modifies! {
-    /// Stores `operand` in one atomic step, and returns the value before.
+    /// Stores `operand` in one atomic step, and returns the previous value.
     swap, try_swap: Swap;
-    /// Adds, wrapping, in one atomic step, and returns the value before.
+    /// Adds, wrapping, in one atomic step, and returns the previous value.
     fetch_add, try_fetch_add: Add;
-    /// Subtracts, wrapping, in one atomic step, and returns the value before.
+    /// Subtracts, wrapping, in one atomic step, and returns the previous value.
     fetch_sub, try_fetch_sub: Subtract;
-    /// In one atomic step, clears the bits that `operand` does not have. Returns the value before.
+    /// Clears the bits that `operand` lacks in one atomic step, and returns the previous value.
     fetch_and, try_fetch_and: And;
-    /// Sets the bits that `operand` has in one atomic step, and returns the value before.
+    /// Sets the bits that `operand` has in one atomic step, and returns the previous value.
     fetch_or, try_fetch_or: Or;
-    /// Flips the bits that `operand` has in one atomic step, and returns the value before.
+    /// Flips the bits that `operand` has in one atomic step, and returns the previous value.
     fetch_xor, try_fetch_xor: Xor;
-    /// In one atomic step, replaces the value by `operand` if that is smaller. Returns the value
-    /// before.
+    /// Replaces the value by `operand` if that is smaller, in one atomic step, and returns the
+    /// previous value.
     fetch_min, try_fetch_min: Min;
-    /// In one atomic step, replaces the value by `operand` if that is larger. Returns the value
-    /// before.
+    /// Replaces the value by `operand` if that is larger, in one atomic step, and returns the
+    /// previous value.
     fetch_max, try_fetch_max: Max;
 }

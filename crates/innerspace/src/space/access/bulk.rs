@@ -1,4 +1,5 @@
-//! Bulk accesses: buffers, page by page, each page in a section of its own.
+//! Bulk accesses: buffers are copied page by page, each page in a section of its own, or in the
+//! session's.
 
 use std::cmp::Ordering;
 
@@ -18,7 +19,7 @@ forms! { Accessor, Single => {
     ///
     /// # Errors
     /// A [`Fault`] of either space, with the address that could not be read or written;
-    /// [`Fault::access`] tells which. Bytes copied before it stay.
+    /// [`Fault::access`] says which of the two it was. Bytes already copied stay.
     fn copy_from, try_copy_from(
         &mut self,
         to: VirtAddr,
@@ -41,8 +42,8 @@ impl Core {
         let mut buffer = [0; PAGE_SIZE];
         let mut done = 0;
         while done < len {
-            // Each piece ends at the end of a page of the source, so that a fault there leaves out
-            // no byte that could be copied.
+            // Each piece ends at the end of a page of the source, so all bytes before a page that
+            // faults there are copied.
             let start = source.space.after(from, done as u64);
             let piece = (PAGE_SIZE - start.page_offset()).min(len - done);
             source.read::<S>(start, &mut buffer[..piece])?;
@@ -117,7 +118,7 @@ impl Core {
         let mut buffer = [0; COMPARED];
         let mut order = Ordering::Equal;
         while order.is_eq() && !bytes.is_empty() {
-            // A piece ends between two words, so that none is read in parts.
+            // A piece ends at a word boundary, so that no word is read in two parts.
             let piece;
             (piece, bytes) = bytes.split_at(bytes.len().min(COMPARED - at.0 as usize % COMPARED));
             self.read::<S>(at, &mut buffer[..piece.len()])?;
@@ -128,7 +129,7 @@ impl Core {
     }
 
     /// Copies inside the space. The copy goes through a buffer of one page, so that it makes
-    /// progress even if one of the two pages is taken away in between.
+    /// progress even if one of the two pages is removed in between.
     pub(crate) fn copy<S: Sectioned>(
         &mut self,
         to: VirtAddr,

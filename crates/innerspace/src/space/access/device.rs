@@ -4,12 +4,13 @@
 //!
 //! A mapping of a device has no pages, so an access there never finds a translation. The fault
 //! finds the mapping, checks its protection and returns the device; the access then calls the
-//! device, outside every section and with no lock held. Meanwhile a session has left its own.
+//! device, outside every section and with no lock held. A session leaves its own section during the
+//! call.
 //!
 //! While a thread is in a device's handler (or in a store's callback for a fault or a change of the
-//! space), it may not use the same space: its accesses fail, and so do its changes of mappings. An
-//! access that hits does not check this. So the space's other accessors are asked to read their
-//! mail: their next access then takes the slow path, which calls
+//! space), it may not use the same space: its accesses fail, and so do its changes to mappings. An
+//! access that hits does not check this. So before a device is called, the space's other accessors
+//! are asked to read their mail: their next access then takes the slow path, which calls
 //! [`is_in_callback`](crate::exec::reentry::is_in_callback).
 
 use super::single::{Core, Paused, Sectioned};
@@ -34,7 +35,7 @@ impl Core {
     ) -> Result<(), Fault> {
         let paused = Paused::<S>::new(self);
         let sections = &mut paused.core.translator.sections;
-        // A session's section is open between two accesses.
+        // Only a session's section is open here.
         let is_session = sections.is_open();
         if is_session {
             sections.leave();
@@ -49,7 +50,8 @@ impl Core {
         done.map_err(|cause| self.failed(wanted, cause))
     }
 
-    /// Completes a bulk access inside one page that met `fault`.
+    /// Completes, by calls to the device, a bulk access within one page that failed with `fault`.
+    /// Returns a fault of any other kind as it is.
     #[cold]
     pub(crate) fn device_bulk<S: Sectioned>(
         &mut self,
@@ -61,9 +63,9 @@ impl Core {
         self.run_of_calls::<S>(at, bytes, &call)
     }
 
-    /// Loads or stores bytes of one page by calls to the device that is mapped there: of at most 8
-    /// bytes each, aligned to their size. The bytes beyond the device's end come last, in one call,
-    /// which fails.
+    /// Loads or stores bytes of one page by calls to the device that is mapped there. Each call is
+    /// for 1, 2, 4 or 8 bytes, aligned to that size. The bytes beyond the device's end come last,
+    /// in one call, which fails.
     pub(crate) fn run_of_calls<S: Sectioned>(
         &mut self,
         at: VirtAddr,
@@ -86,7 +88,8 @@ impl Core {
         Ok(())
     }
 
-    /// Returns the fault for a read-modify-write that met `fault`: devices have none.
+    /// Returns the fault of a read-modify-write that failed with `fault`: devices do not support
+    /// one. Returns a fault of any other kind as it is.
     #[cold]
     pub(crate) fn device_exchange(&mut self, fault: Fault) -> Fault {
         match self.device_of(fault) {
@@ -98,8 +101,8 @@ impl Core {
         }
     }
 
-    /// Returns the fault of the access `wanted`, which was refused for `cause`, and keeps the
-    /// cause.
+    /// Returns the fault of the access `wanted`, which was refused for `cause`. Remembers the
+    /// cause, so that the fault can be explained.
     pub(crate) fn failed(&self, wanted: Fault, cause: Cause) -> Fault {
         let fault = wanted.of_kind(cause.kind());
         self.space.remember(fault, cause);

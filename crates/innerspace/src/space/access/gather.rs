@@ -15,12 +15,12 @@ use crate::space::vma::protection::Protection;
 use crate::sync::Arc;
 
 forms! { Accessor, Single => {
-    /// Reads each of these ranges into its buffer, like consecutive calls of [`Accessor::read`].
-    /// But first it requests pages of files that are not in memory from their stores, up to 64 in
-    /// one batch, so that a store that can serve several reads at a time does. The requests use
-    /// only memory that is available without waiting: in a batch at most an eighth of the nearest
-    /// limit of the file's groups, and half of that limit in all. `try_gather` requests nothing
-    /// from a store; to do that in the background, make this call in a [`Task`](crate::Task).
+    /// Reads each of these ranges into its buffer, like consecutive calls to [`Accessor::read`].
+    /// Before it reads, it requests the file pages that are not in memory from their stores, up to
+    /// 64 in one batch, so a store that can serve several reads at a time does so. The requests use
+    /// only memory that is available without waiting: at most an eighth of the nearest limit of the
+    /// file's groups in one batch, and half of that limit in all. `try_gather` requests nothing
+    /// from a store; to read in the background, make this call in a [`Task`](crate::Task).
     ///
     /// ```
     /// # use innerspace::{MIB, Map, Memory};
@@ -34,8 +34,8 @@ forms! { Accessor, Single => {
     /// ```
     ///
     /// # Errors
-    /// The [`Fault`] of the first byte, in the given order, that cannot be read; everything before
-    /// it is in its buffer.
+    /// The [`Fault`] of the first byte, in the given order, that cannot be read. All bytes before
+    /// that one are in their buffers.
     fn gather, try_gather(&mut self, reads: &mut [(VirtAddr, &mut [u8])]) -> Result<(), Fault> {
         self.core.gather::<M>(reads)
     }
@@ -80,7 +80,8 @@ impl Core {
         }
     }
 
-    /// Returns the files that are mapped at these addresses, in order, each with its pages.
+    /// Returns the cached files that are mapped readable at these addresses, each with its pages,
+    /// in the order of the addresses.
     fn files_of(&self, addresses: &[u64]) -> Vec<(Arc<FileInner>, Vec<u64>)> {
         let mut files: Vec<(Arc<FileInner>, Vec<u64>)> = Vec::new();
         self.space.inside(|vmas| {

@@ -1,7 +1,7 @@
-//! The addresses by which an accessor translates, for programs that generate code: their hits need
-//! no call. With the feature `layout`.
+//! The addresses that a hit reads, for programs that generate code: with these, a hit of the
+//! generated code needs no call. Available with the feature `layout`.
 //!
-//! The struct contains only addresses and numbers. [`TranslationLayout`] names the duties of code
+//! The struct contains only addresses and numbers. [`TranslationLayout`] lists the duties of code
 //! that reads through them.
 
 use std::mem::offset_of;
@@ -13,8 +13,8 @@ use crate::space::table::pte;
 use crate::space::tlb::place;
 use crate::space::tlb::translator::{LEAVES, Tags, Translator};
 
-/// Tells generated code how to make an access that hits, and how to see that it has to call for any
-/// other.
+/// Tells generated code how to make an access that hits, and how to recognise one that needs a
+/// call.
 ///
 /// The code runs inside a [`Session`](crate::space::Session) of the accessor, on the session's
 /// thread, and nowhere else. For an access of `size` bytes at the address `at` it takes the steps
@@ -38,23 +38,22 @@ use crate::space::tlb::translator::{LEAVES, Tags, Translator};
 /// The sums in steps 5 and 6 wrap around. A coalesced place belongs to pages that are contiguous
 /// and all valid for loads and stores.
 ///
-/// - The code must not keep anything that it reads in steps 1 to 6 from one access to the next:
-///   this library may change it whenever the code calls it, and other threads may change the words
-///   of 1 and 6 at any time. The addresses in this struct stay the same while the accessor lives,
-///   even if it is moved, and may be built into the code.
+/// - The code must not keep anything that it reads in steps 1 to 6 from one access to the next: the
+///   library may change it during any call, and other threads may change the words of steps 1 and 6
+///   at any time. The addresses in this struct stay the same while the accessor lives, even if it
+///   is moved, and may be built into the code.
 /// - Other accessors load and store the same bytes at the same time. So the access in step 5 or 8
-///   has to be made by instructions that allow for that, as every plain load and store of up to 8
-///   bytes does on x86-64 and aarch64. For an atomic access, the code has to check the alignment
-///   itself.
-/// - A session keeps other threads waiting until its next safepoint. When one waits, `[current]`
-///   becomes the address of tags that match no leaf, so the next access of the code does not hit,
-///   and makes a call, which is a safepoint. A loop without accesses has to check for itself
+///   must use instructions that allow this, as every plain load and store of up to 8 bytes does on
+///   x86-64 and aarch64. For an atomic access, the code must check the alignment itself.
+/// - A session keeps other threads waiting until its next safepoint. While a thread waits for the
+///   session, `[current]` is the address of tags that match no leaf. So the next access of the code
+///   misses and makes a call, which is a safepoint. A loop without accesses must itself check
 ///   whether `[current]` differs from `tags`, and call
 ///   [`Session::safepoint`](crate::space::Session::safepoint) if so.
 /// - The first store to a watched page ([`Accessor::watch_code`]) is a call, because the page is
 ///   not valid for stores.
 ///
-/// The numbers belong to this version of the library, and may change in the next: use the names.
+/// The values of the constants may change in the next version of the library: use the names.
 ///
 /// ```
 /// # use innerspace::{MIB, Map, Memory, space::TranslationLayout};
@@ -80,13 +79,15 @@ use crate::space::tlb::translator::{LEAVES, Tags, Translator};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct TranslationLayout {
-    /// The address of a word with the address of the current tags. Any thread may write this word.
+    /// The address of a word that contains the address of the current tags. Any thread may write
+    /// this word.
     pub current: *const *const u64,
     /// The address that the word contains while there is no request to this accessor.
     pub tags: *const u64,
-    /// For each of [`LEAVES`](Self::LEAVES) tags, the address at which the leaf's words would begin
-    /// if the leaf began at address 0; or, if [`COALESCED`](Self::COALESCED) is set, at which its
-    /// pages would.
+    /// For each of the [`LEAVES`](Self::LEAVES) tags, the address that the word of page 0 would
+    /// have if the leaf's words went on below their start. If [`COALESCED`](Self::COALESCED) is
+    /// set, the rest is instead the address that byte 0 would have if the leaf's pages went on
+    /// below their start.
     pub words: *const *const u64,
 }
 
@@ -100,16 +101,15 @@ impl TranslationLayout {
         }
     }
 
-    /// The number of bits of an address below the number of its leaf.
+    /// The shift from an address to the number of its leaf.
     pub const LEAF_SHIFT: u32 = LEAF_SHIFT;
     /// The number of leaves that are remembered, a power of two.
     pub const LEAVES: usize = LEAVES;
-    /// The offset in bytes, among the tags, of the numbers of the leaves that loads and fetches may
-    /// use.
+    /// The offset in bytes, from the start of the tags, of the tags for loads and fetches.
     pub const READ_TAGS: usize = offset_of!(Tags, read);
-    /// The offset in bytes, among the tags, of the numbers of the leaves that stores may use.
+    /// The offset in bytes, from the start of the tags, of the tags for stores.
     pub const WRITE_TAGS: usize = offset_of!(Tags, write);
-    /// A bit in an entry of `words`: the entry leads to the bytes of the pages, which are
+    /// A bit in an element of `words`: the element leads to the bytes of the pages, which are
     /// contiguous, and not to their words.
     pub const COALESCED: usize = place::COALESCED;
     /// A bit of a leaf's word: the page may be loaded from.

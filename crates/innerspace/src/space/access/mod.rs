@@ -4,8 +4,8 @@
 //! - `single`: one access in one page
 //! - `device`, `across`: calls to devices; values that lie in two pages
 //! - `session`, `accessor`: the handles
-//! - `bulk`, `gather`, `atomics`, `values`: buffers; many reads in one call; atomic accesses; types
-//!   of a program's own
+//! - `bulk`, `gather`, `atomics`, `values`: buffers; many reads in one call; atomic accesses;
+//!   values of the program's own types
 //! - `layout`, `watch_code`: for programs that generate or translate code
 
 pub(crate) mod accessor;

@@ -10,14 +10,14 @@ use crate::space::tlb::translator::{Need, Translator};
 
 /// An accessor with its section kept open from access to access.
 ///
-/// [`Accessor::session`](crate::Accessor::session) opens one. An operation that takes translations
-/// of the space away (unmap, fork) waits for the next *safepoint* of each open session of the
-/// space: the session's next access, its end, a fault in it, or a call to this library in the same
-/// thread that has to wait. An operation that takes pages of a file away (truncate, punch,
-/// writeback of bytes that were stored through a mapping) waits for the sessions of all spaces that
-/// map the file. Sessions of other spaces do not delay it. Eviction leaves alone the pages that a
-/// session may hold for long. So keep a session for a run of accesses, and while one is open do not
-/// sleep or wait for another thread by means outside this library.
+/// [`Accessor::session`](crate::Accessor::session) opens one. An operation that removes
+/// translations of the space (unmap, fork) waits for the next *safepoint* of each open session of
+/// the space: the session's next access, its end, a fault in it, or a call to this library on the
+/// same thread, if the call has to wait. An operation that removes pages of a file (truncate,
+/// punch, writeback of bytes that were stored through a mapping) waits for the sessions of all
+/// spaces that map the file. Sessions of other spaces do not delay it. Eviction skips pages that a
+/// session may hold for a long time. So use a session for a run of accesses, and while it is open
+/// do not sleep, and do not wait for another thread by means outside this library.
 ///
 /// Each access has a `try_` form that never waits, like the accesses of an
 /// [`Accessor`](crate::Accessor#without-waiting).
@@ -64,8 +64,8 @@ impl<M: Mode> Sectioned for InSession<M> {
     fn pause(translator: &mut Translator) {
         translator.sections.end_session();
         if translator.sections.has_mail() {
-            // A safepoint: another thread waits, or this thread has waited and so left the section
-            // meanwhile.
+            // A safepoint: another thread is waiting, or this thread has waited since and has left
+            // the section for that.
             translator.sections.leave();
             translator.sections.enter();
         } else {
@@ -75,8 +75,8 @@ impl<M: Mode> Sectioned for InSession<M> {
 
     fn resume(translator: &mut Translator) {
         if !translator.sections.is_open() {
-            // A panic came out of a fault, which may have read the mail and found the gate closed:
-            // the next access has to look at the gate again.
+            // A panic came out of a fault. The fault may have read the mail and found the gate
+            // closed, so the next access must check the gate again.
             translator.sections.participant().request_safepoint();
             translator.sections.enter();
         }
@@ -89,11 +89,12 @@ impl<'accessor> Session<'accessor> {
     pub(crate) fn new(core: &'accessor mut Core) -> Session<'accessor> {
         let sections = &mut core.translator.sections;
         loop {
-            // The session is registered first: that panics in a thread that is ending, and a
-            // section opened before would stay open.
+            // The session is registered before the section is opened, because registering panics
+            // in a thread that is ending, and an open section would then stay open.
             sections.begin_session();
             sections.enter();
-            // A wait for the list of readers, to go online, leaves the section like any other wait.
+            // To go online, `enter` may wait for the list of readers. That leaves the section, like
+            // any other wait.
             if sections.is_open() {
                 break;
             }
@@ -105,7 +106,7 @@ impl<'accessor> Session<'accessor> {
         }
     }
 
-    /// Lets threads that wait for this session go on, as an access would.
+    /// Lets threads that wait for this session proceed, as an access would.
     pub fn safepoint(&mut self) {
         if self.core.translator.sections.has_mail() {
             // The next access reads the mail, and then looks at the gate as well.

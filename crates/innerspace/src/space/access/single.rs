@@ -1,13 +1,13 @@
 //! One access, with the state that accessors and sessions share.
 //!
 //! An access opens a section, looks its page up in the remembered leaf, does its loads or stores
-//! and closes the section: two plain stores, no atomic read-modify-write, nothing shared written.
-//! If the fast path does not find the page, or the access is at the page's beginning,
-//! [`Core::look_up`] goes on. At a page's beginning it prefetches the next page and sees whether
-//! the leaf can be coalesced. For a missing page it first tries the short ways, which install a new
-//! page or the zero frame in one step in the section itself (`fault::anonymous`, `fault::zero`).
-//! After that it reads the mail, looks the leaf up in the table, or leaves the section and handles
-//! the fault.
+//! and closes the section. The section costs two plain stores, and no atomic read-modify-write;
+//! nothing shared is written. If the fast path does not find the page, or the access is at the
+//! page's beginning, [`Core::look_up`] continues. At a page's beginning it prefetches the next page
+//! and checks whether the leaf can be coalesced. For a missing page it first tries the short ways,
+//! which install a new page or the zero frame in one step in the section itself
+//! (`fault::anonymous`, `fault::zero`). Then it reads the mail and looks the leaf up in the table.
+//! If that does not find the page either, it leaves the section and handles the fault.
 
 use std::hint::cold_path;
 use std::marker::PhantomData;
@@ -51,22 +51,22 @@ const CORE_PAGES: PageCount = PageCount(2);
 const _: () = assert!(Translator::SIZE as u64 <= CORE_PAGES.bytes());
 
 /// How an access opens and closes its section, and whether it may wait, outside the section, for a
-/// page that it misses. What a mode does not define, it does not need.
+/// page that it misses. A mode defines only the methods that it needs.
 pub(crate) trait Sectioned {
     /// Whether the access may wait. Read only on a miss.
     const WAIT: Wait;
     /// Called before an access.
     #[inline(always)]
     fn enter(_: &mut Translator) {}
-    /// Makes a whole access of a value that is not at a page's beginning, if it hits. After a miss,
-    /// the section is open, but the next call has to be `order`.
+    /// Performs a complete access to a value that is not at the beginning of a page, if it hits. A
+    /// miss leaves the section open but not yet ordered: the caller calls `order` next.
     fn hit<R>(
         translator: &mut Translator,
         of: (u64, usize),
         need: Need,
         act: impl Fn(Page) -> R,
     ) -> Option<R>;
-    /// Does the rest of `enter`, after a miss of `hit`.
+    /// Does the rest of `enter` after `hit` has missed: orders the opening of the section.
     #[inline(always)]
     fn order(_: &mut Translator) {}
     /// Called after an access.
@@ -111,8 +111,9 @@ impl<M: Mode> Sectioned for Single<M> {
     }
 }
 
-/// A part of an access that may call a store or a device, from `pause` to `resume`. A drop ends it,
-/// because such a call may panic, and a program that catches the panic goes on with its session.
+/// A part of an access that may call a store or a device, from `pause` to `resume`. It ends when
+/// this is dropped, because such a call may panic, and a program that catches the panic may go on
+/// with its session.
 pub(crate) struct Paused<'core, S: Sectioned> {
     pub(crate) core: &'core mut Core,
     mode: PhantomData<S>,
@@ -163,8 +164,7 @@ impl Core {
         let groups = &space.pool.groups;
         let charge = space.pool.charge(space.group_id(), CORE_PAGES, mode)?;
         let translator = Translator::new(&space.pool.domain, space.id);
-        // The space knows the accessor before the accessor has cached anything, so that it misses
-        // no post.
+        // The accessor joins the list before it has cached anything, so it misses no post.
         let own = translator.sections.participant().clone();
         let ticket = space.accessors.lock().join(own);
         groups.attach_accessor(charge.commit());
@@ -189,9 +189,9 @@ impl Core {
         self.access_before::<S, T>(at, what, None, act)
     }
 
-    /// Does the same for an access that goes on at `next`. If both pages are there, the bytes at
-    /// `next` are prefetched: the processor fetches ahead by itself, but not past the end of a
-    /// page.
+    /// Does the same as [`Core::access`], for an access that goes on at `next`. If both pages are
+    /// there, the bytes at `next` are prefetched: the processor fetches ahead by itself, but not
+    /// past the end of a page.
     #[inline(always)]
     pub(crate) fn access_before<S: Sectioned, T>(
         &mut self,
@@ -212,8 +212,9 @@ impl Core {
         self.missed::<S, T>(at, what, act)
     }
 
-    /// Calls `act` with the bytes of a value at `at` in the same way. Fails if the value lies in
-    /// two pages or belongs to a device: [`Core::value_elsewhere`] goes on from there.
+    /// Calls `act` as [`Core::access`] does, with the bytes of a value at `at`. Fails if the value
+    /// lies in two pages or belongs to a device; [`Core::value_elsewhere`] completes such an
+    /// access.
     #[inline(always)]
     pub(crate) fn access_value<S: Sectioned, T, R>(
         &mut self,
@@ -228,7 +229,7 @@ impl Core {
         }
     }
 
-    /// Completes an access that begins a page or was missed. Leaves the section.
+    /// Completes an access that missed, or is at the beginning of a page. Leaves the section.
     #[inline(always)]
     fn missed<S: Sectioned, R>(
         &mut self,
@@ -241,8 +242,8 @@ impl Core {
         done.ok_or(self.fault)
     }
 
-    /// Returns the page for an access that begins a page or was missed; or `None`, with the reason
-    /// in `self.fault`. The caller is in a section before and after the call.
+    /// Returns the page for an access that missed, or is at the beginning of a page; or `None`,
+    /// with the reason in `self.fault`. The caller is in a section before and after the call.
     #[inline(never)]
     fn look_up<S: Sectioned>(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         S::order(&mut self.translator);
@@ -267,7 +268,8 @@ impl Core {
     #[cold]
     #[inline(never)]
     fn coalesce(&mut self, at: u64) {
-        // The first look is without the mutex: most leaves that are not contiguous never will be.
+        // The first check is made without the writer lock: most leaves that are not contiguous
+        // never will be.
         if self.translator.pages_in_row(at).is_none() {
             return;
         }
@@ -301,8 +303,8 @@ impl Core {
 
     fn find_page(&mut self, at: VirtAddr, what: What, wait: Wait) -> Option<Page> {
         loop {
-            // If the gate is closed, the remembered leaves may still be right, but the pages they
-            // lead to are being changed. Then the fault waits for the gate.
+            // If the gate is closed, the remembered leaves may still be right, but the pages that
+            // they lead to are being changed. Then the fault waits for the gate.
             if self.ensure_leaf(at.0)
                 && let Some(page) = self.hit_and_sample(at, what)
             {
@@ -323,8 +325,8 @@ impl Core {
         }
     }
 
-    /// Returns the page for a store that needs only a new page of the space's own, or a load that
-    /// needs only the zero frame; `None` if the page has to be looked for. The caller is in a
+    /// Returns the page for a store that needs only a new page of the space's own, or for a load
+    /// that needs only the zero frame. Returns `None` if more has to be done. The caller is in a
     /// section before and after the call.
     #[inline]
     fn by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
@@ -345,9 +347,9 @@ impl Core {
         self.hit_and_sample(at, what)
     }
 
-    /// Returns the page, if it is there now, and counts a use of it, if uses are sampled. The
-    /// access may use its page while its section is open; the next access may have to take this
-    /// path, too.
+    /// Returns the page if it is present now. If uses are sampled, samples this one, which may take
+    /// the page's validity: this access may still use the page until its section ends, but the next
+    /// one may take this path again.
     #[inline]
     fn hit_and_sample(&self, at: VirtAddr, what: What) -> Option<Page> {
         let page = self.translator.hit(at.0, what.size(), what.need())?;
@@ -360,8 +362,8 @@ impl Core {
     /// Reads the mail, and returns whether the gate is open at `at`. If it is, looks up the leaf of
     /// `at` in the table. The caller is in a section.
     ///
-    /// A caller whose mail was read has to look at the gate before its next hit, here or in the
-    /// fault: a writer that does not change the leaves (`translator::GATE_MAIL`) relies on it.
+    /// A caller whose mail was read must check the gate before its next hit, here or in the fault.
+    /// A writer that replaces no leaf (`translator::GATE_MAIL`) relies on this.
     fn ensure_leaf(&mut self, at: u64) -> bool {
         while self.translator.sections.has_mail() {
             self.translator.drain();
@@ -415,9 +417,9 @@ impl Core {
         stored.or_else(|fault| self.store_elsewhere::<S, T>(at, value, fault))
     }
 
-    /// Completes a load or fetch that [`Core::access_value`] did not. The bytes have a buffer of
-    /// their own here: if the result were made out of line, the fast path would pass its own result
-    /// through memory, too.
+    /// Completes a load or fetch that [`Core::access_value`] did not complete. This function is
+    /// inlined and has its own buffer: if the result were made out of line, the fast path would
+    /// pass its result through memory, too.
     #[inline(always)]
     pub(crate) fn load_elsewhere<S: Sectioned, T: Scalar>(
         &mut self,
@@ -431,7 +433,7 @@ impl Core {
         Ok(page::from_bytes(bytes))
     }
 
-    /// Completes a store in the same way.
+    /// Completes a store that [`Core::access_value`] did not complete.
     #[cold]
     #[inline(never)]
     pub(crate) fn store_elsewhere<S: Sectioned, T: Scalar>(

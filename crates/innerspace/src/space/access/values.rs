@@ -1,5 +1,5 @@
-//! Values of a program's own types, by the traits of `zerocopy`: if any bytes are valid for a type,
-//! it can be loaded; if a type has no padding, it can be stored.
+//! Values of the program's own types, by the traits of `zerocopy`. A type can be loaded if every
+//! byte pattern is valid for it, and stored if it has no padding.
 
 use std::io;
 use std::marker::PhantomData;
@@ -15,7 +15,7 @@ use crate::space::core::address::crosses;
 use crate::space::core::fault::{AccessKind, Fault};
 use crate::{PAGE_SIZE, VirtAddr};
 
-/// A reader of the bytes at an address, from which a value is made.
+/// A reader of the bytes of a value, from an address on.
 struct Source<'core, S> {
     core: &'core mut Core,
     at: VirtAddr,
@@ -66,7 +66,7 @@ impl Core {
 }
 
 forms! { Accessor, Single; Session<'_>, InSession => {
-    /// Loads a value at any alignment, of any type for which all bytes are valid.
+    /// Loads a value at any alignment, of any type for which every byte pattern is valid.
     ///
     /// ```
     /// # use innerspace::{MIB, Map, Memory};
@@ -97,9 +97,9 @@ forms! { Accessor, Single; Session<'_>, InSession => {
         self.core.load_value::<M, T>(at)
     }
 
-    /// Stores a value at any alignment, wholly or not at all, of any type that is bytes without
-    /// padding. For devices see [`Self::store`]; but a device may take only a part of a value that
-    /// is not a scalar. The value has at most 4096 bytes, which is checked at compile time.
+    /// Stores a value of any type without padding, at any alignment, wholly or not at all. For
+    /// devices see [`Self::store`]; but a device may accept only a part of a value that is not a
+    /// scalar. The value has at most 4096 bytes, which is checked at compile time.
     ///
     /// # Errors
     /// The [`Fault`] of the first byte that cannot be stored.

@@ -13,21 +13,22 @@ use crate::sync::failpoint;
 use crate::{PAGE_SIZE, VirtAddr};
 
 impl Accessor {
-    /// Watches the page of `at`, whose mapping has to allow execution, for changes: call it, then
-    /// fetch and translate. The translation is stale as soon as [`CodePage::is_current`] is false.
+    /// Watches the page of `at` for changes; the page's mapping must allow execution. Call this,
+    /// then fetch and translate. The translation is stale as soon as [`CodePage::is_current`] is
+    /// false.
     ///
     /// Every store to the page by an accessor of this space counts as a change. For a page of a
     /// file, so do stores through other mappings of the file, in this space, in its forks and in
     /// other spaces of the same [`Memory`](crate::Memory), and calls on the file such as
     /// [`PagedFile::write_at`](crate::PagedFile::write_at), once they return. Writes to the file by
-    /// other processes do not count, nor do writes by way of a pin.
+    /// other processes do not count, nor do writes through a pin.
     ///
     /// The call waits for grace periods, which costs a few microseconds. The space remembers each
-    /// page for which it was called, in about 200 bytes.
+    /// watched page, in about 200 bytes.
     ///
-    /// There is no `try_` form, because the call consists of grace periods. Apart from these it may
-    /// wait for the page itself, which [`Accessor::try_fetch`] or
-    /// [`Space::ready`](crate::Space::ready) can bring in before, and for changes of the mappings.
+    /// There is no `try_` form, because the call has to wait for grace periods. It may also wait
+    /// for the page itself, which [`Accessor::try_fetch`] or [`Space::ready`](crate::Space::ready)
+    /// can bring in beforehand, and for changes of the mappings.
     ///
     /// ```
     /// # use innerspace::{MIB, Map, Memory, space::Protection};
@@ -46,13 +47,13 @@ impl Accessor {
     /// ```
     ///
     /// # Errors
-    /// The [`Fault`] of a fetch there; [`FaultKind::Limit`] if the group has no room to remember
+    /// The [`Fault`] of a fetch at `at`; [`FaultKind::Limit`] if the group has no room to remember
     /// the page.
     pub fn watch_code(&mut self, at: VirtAddr) -> Result<CodePage, Fault> {
         let space = self.core.space.clone();
         if is_in_callback(space.id) {
-            // The call is refused even if the page is there, because the change for which the
-            // callback works holds the writer lock.
+            // The call is refused even if the page is there, because the change that led to the
+            // callback may hold the writer lock.
             let kind = FaultKind::Reentered;
             return Err(Fault::new(kind, at, AccessKind::Fetch, 0));
         }

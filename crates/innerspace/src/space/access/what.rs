@@ -1,18 +1,20 @@
-//! What one access needs.
+//! The description of one access for the lookup.
 
 use crate::space::core::fault::{AccessKind, Fault, FaultKind};
 use crate::space::tlb::translator::Need;
 use crate::{PAGE_SIZE, VirtAddr};
 
-/// What one access needs. Small, so that passing it to the slow path costs the fast path nothing.
+/// The kind of one access, and the bytes that it needs. Small, so that passing it to the slow path
+/// costs the fast path nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct What {
     pub(crate) access: AccessKind,
     /// The size of the value, which a fault reports; 0 for a buffer.
     pub(crate) reported: u8,
-    /// The bytes to look up, in one page; 0 if the page has to be valid for later accesses.
+    /// The number of bytes to look up, in one page; 0 if the page only has to be valid for later
+    /// accesses.
     size: u16,
-    /// The number of pages after this one to which the access goes on.
+    /// The number of pages after this one in which the access continues.
     pub(crate) more: u32,
 }
 
@@ -25,8 +27,8 @@ impl What {
         }
     }
 
-    /// Describes an access that needs a page to be valid for later accesses. A fault reports a
-    /// value of this size, or a buffer if that is 0.
+    /// Describes an access that only makes a page valid for later accesses. A fault reports a value
+    /// of `reported` bytes, or a buffer if that is 0.
     #[inline(always)]
     pub(crate) fn page(access: AccessKind, reported: usize) -> What {
         What {
@@ -37,7 +39,7 @@ impl What {
         }
     }
 
-    /// Describes an access of the same kind to `size` bytes of a page, which goes on for `rest`
+    /// Describes an access of the same kind to `size` bytes of a page, which continues for `rest`
     /// bytes after them.
     #[inline(always)]
     pub(crate) fn part(self, size: usize, rest: usize) -> What {
@@ -55,7 +57,7 @@ impl What {
         self.size > 0
     }
 
-    /// Returns the fault of such an access at `at`.
+    /// Returns the fault of this access at `at`.
     pub(crate) fn fault(self, kind: FaultKind, at: VirtAddr) -> Fault {
         Fault::new(kind, at, self.access, self.reported.into())
     }
