@@ -7,7 +7,8 @@
 //! the section of the access itself:
 //!
 //! - the leaf, and that it is exclusive to the space: the write tag says so while there is no mail,
-//!   because a thread that shares or replaces a leaf posts, then waits for sections, as for a hit
+//!   because a thread that shares or replaces a leaf posts mail, then waits for sections, as for a
+//!   hit
 //! - that the gate is open at the address: one check whether it is open everywhere
 //! - the mapping, from a slot of the accessor's cache of mappings, while the sequence has the same
 //!   number
@@ -33,12 +34,12 @@ use crate::sys::copy::Quarter;
 
 /// The outcome of a store's step.
 pub(crate) enum Stored {
-    /// The page is there. If the leaf borrows nothing more from a leaf, that leaf is named. The
-    /// caller releases it with no section open.
+    /// The page is there. If the leaf borrows nothing more from its shadow, contains that shadow,
+    /// which the caller releases with no section open.
     Done(Option<FrameId>),
-    /// Nothing has changed: another thread changed the slot first, or the step does not fit.
+    /// Nothing was installed: another thread changed the slot first, or this step is not enough.
     Changed,
-    /// Nothing has changed: no page is free without waiting.
+    /// Nothing was installed: no page is free without waiting.
     NoPage,
 }
 
@@ -101,13 +102,15 @@ impl<'s> OwnSlot<'s> {
         self.space.pool.frames.frame_of(address)
     }
 
-    /// Returns whether the leaf should take over the pages of its shadow before this one is copied.
+    /// Returns whether the leaf should take over the pages of its shadow before this page is
+    /// copied.
     pub(crate) fn can_collapse(self) -> bool {
         self.old.is_borrowed() && self.nodes().collapsible_shadow(self.leaf()).is_some()
     }
 
-    /// Makes the page one that the space may store to: the present one, if it has no other owner;
-    /// or else `page`, or one that is free without waiting, zeroed or a copy of the present one.
+    /// Gives the slot a page that the space may store to. Reuses the present page if it has no
+    /// other owner. Otherwise installs `page`, or one that is free without waiting, zeroed or as a
+    /// copy of the present one.
     #[inline(never)]
     pub(crate) fn store(self, page: Option<PoolFrame<'s>>) -> Stored {
         let is_reused = self.old.is_own() && self.nodes().is_sole_owner(self.old);
@@ -122,23 +125,24 @@ impl<'s> OwnSlot<'s> {
         }
     }
 
-    /// Makes the present page writable. It has no other owner. Returns whether the slot was
-    /// unchanged.
+    /// Makes the present page, which has no other owner, writable. Returns false if another thread
+    /// changed the slot first.
     fn reuse(self) -> bool {
         self.space.pool.counters.count(Event::CowReuse);
         self.space.written(self.at);
         pte::replace(self.slot, self.old, self.old.with(VALID_R | VALID_W))
     }
 
-    /// Installs a page: `page`, or one that is free without waiting; zeroed, or a copy of the
-    /// present one. Returns whether the slot was unchanged, or `None` if there is no page.
+    /// Installs `page`, or one that is free without waiting, zeroed or as a copy of the present
+    /// one. Returns `Some(false)` if another thread changed the slot first, and `None` if no page
+    /// is free.
     #[inline(always)]
     fn install(self, page: Option<PoolFrame<'s>>) -> Option<bool> {
         if self.old.is_own() || self.old.is_borrowed() {
             let nodes = self.nodes();
             nodes.pool.frames.prefetch(nodes.frame_of(self.old));
         }
-        // A page of the thread's own cache stays in registers.
+        // The handle of a page from the thread's own cache stays in registers.
         let page = match page {
             Some(page) => page,
             None => match self
@@ -192,9 +196,9 @@ impl<'s> OwnSlot<'s> {
         match self.old.holds() {
             Holds::Own | Holds::Borrowed => {
                 self.space.pool.counters.count(Event::Cow);
-                // The page was shared when its word was read. If the others have released it since,
-                // this space may store to it in place: then the word has changed (`pte`), and this
-                // copy is thrown away.
+                // The page was shared when its word was read. If the other owners have released it
+                // since, this space may store to it in place: then the word has changed (see
+                // `pte`), and this copy is thrown away.
                 page.copy_from_still(self.nodes().frame_of(self.old));
                 failpoint!(Copied);
             }
@@ -203,13 +207,14 @@ impl<'s> OwnSlot<'s> {
         }
     }
 
-    /// Copies a page to which others may be writing.
+    /// Copies a page to which other threads may be writing.
     pub(crate) fn copy(self, page: &mut PoolFrame<'s>, from: u64) {
         self.space.pool.counters.count(Event::Cow);
         page.copy_from(self.space.pool.frames.frame_of(from as usize));
     }
 
-    /// Installs a page whose bytes are complete. Returns whether the slot was unchanged.
+    /// Installs a page whose bytes are complete. Returns false if another thread changed the slot
+    /// first.
     #[inline(always)]
     pub(crate) fn publish(self, page: PoolFrame<'s>) -> bool {
         let host = page.address();
@@ -219,8 +224,8 @@ impl<'s> OwnSlot<'s> {
             self.throw_away(host);
             return false;
         }
-        // The page is recorded in the section, so that a restore, with the gate closed, knows of
-        // every page.
+        // The page is recorded in this section, so a restore, which closes the gate, knows of every
+        // page.
         let page = page_start(self.at);
         let changes = &self.space.changes;
         changes.record(self.space.payer(), page, || self.leaf());
@@ -236,8 +241,8 @@ impl<'s> OwnSlot<'s> {
         self.nodes().put_pages(std::iter::once(Pte::own(host)));
     }
 
-    /// Notes that the leaf borrows less than before. If it borrows nothing more, it forgets its
-    /// shadow, which is returned.
+    /// Called when the leaf has stopped borrowing at this slot. If it borrows nothing more, makes
+    /// it forget its shadow, and returns the shadow.
     pub(crate) fn part_from_shadow(self) -> Option<FrameId> {
         let (nodes, leaf) = (self.nodes(), self.leaf());
         if !nodes.borrows_in_vain(leaf) {

@@ -1,9 +1,9 @@
 //! Faults on direct-access files: they map the device's own bytes, and the zero frame over holes.
 //!
-//! The entry that covers the page is locked from the lookup until its words are installed, so
-//! meanwhile no other thread takes its block away, syncs it or changes it. Other pages that the
-//! entry covers are mapped with it, where words are empty: all pages of a block of 2 MiB; the holes
-//! after the page; and a hole of 2 MiB by one word above the leaf (`table::zero_leaf`).
+//! The entry that covers the page stays locked from the lookup until the words are installed.
+//! Meanwhile no other thread removes the entry's block, syncs it or changes it. Other pages that
+//! the entry covers are mapped with the page, where words are empty: all pages of a block of 2 MiB;
+//! the holes after the page; and a hole of 2 MiB by one word above the leaf (`table::zero_leaf`).
 
 use super::driver::{FaultState, FilePage, Step, done_if};
 use super::zero;
@@ -22,7 +22,8 @@ use crate::{FrameId, PAGE_SHIFT, PAGE_SIZE};
 const _: () = assert!(LEAF_BYTES == LARGE_PAGES * PAGE_SIZE as u64);
 
 impl FaultState<'_> {
-    /// Locks the entry. The caller has no section open.
+    /// Locks the entry that covers `page`, and keeps it in `self.file`. The caller has no section
+    /// open.
     pub(crate) fn lock_entry(
         &mut self,
         file: &DaxRef,
@@ -45,14 +46,15 @@ impl FaultState<'_> {
         Ok(())
     }
 
-    /// Does the step before there is a leaf: a load from a hole of 2 MiB needs none, if the mapping
-    /// does not allow execution.
+    /// Performs the step without a leaf if it needs none: for a load from a hole of 2 MiB, if the
+    /// mapping does not allow execution. Returns `None` if the step needs a leaf.
     pub(crate) fn step_without_leaf(&mut self, vma: &Vma) -> Option<Step> {
         let MappedFile::Direct(file) = vma.file()? else {
             return None;
         };
         let nodes = self.nodes();
-        // A fetch would have to replace the leaf of zeros, and a snapshot's table may lose no node.
+        // A fetch would have to replace the leaf of zeros, and a snapshot's table must not lose a
+        // node.
         let executable = vma.protection.allows(Protection::EXECUTE);
         if self.what.access != AccessKind::Load || executable || nodes.find(self.at.0).is_some() {
             return None;
@@ -126,7 +128,7 @@ impl FaultState<'_> {
         let words = self.nodes().words(leaf);
         let slot = slot_index(self.at.0, 0);
         let new = match old.holds() {
-            // The page stays, and gets the new validity besides its old one.
+            // The page stays, and gets the new validity in addition to its old one.
             Holds::Direct if old.host() == word(page).host() => old.with(valid),
             _ => word(page),
         };
@@ -137,8 +139,8 @@ impl FaultState<'_> {
         if pages.host(page).is_none() {
             self.space.pool.counters.count(Event::ZeroMap);
         }
-        // The other pages of the entry are those that the mapping has in this leaf where the gate
-        // is open.
+        // The entry's other pages are mapped as far as the mapping has them in this leaf, where the
+        // gate is open.
         let around = vma.part_in(&self.around);
         let around = vma.file_page(around.start)..vma.file_page(around.end);
         let acquired = pages.pages();
@@ -175,7 +177,8 @@ fn acquired<'a>(acquired: &'a FilePage, file: &DaxCore, page: u64) -> Option<&'a
     }
 }
 
-/// Returns how much of the mapping around `at` lies in one leaf.
+/// Returns how much one fault at `at` can map: all of the leaf, if the mapping covers it and its 2
+/// MiB are aligned in the file; otherwise the pages up to the end of the mapping or of the leaf.
 fn reach(vma: &Vma, at: u64) -> Reach {
     let leaf = at & !(LEAF_BYTES - 1);
     let whole = vma.start <= leaf && leaf + LEAF_BYTES <= vma.end;

@@ -3,8 +3,9 @@
 //! A step runs inside a section with the gate open and never sleeps: it installs the page, or says
 //! what is missing. The missing thing is then acquired with no section open and no lock held, and
 //! the step runs again. A fault that must not wait ([`Wait::No`]) acquires only what is available
-//! without waiting, and fails otherwise. Nodes that a step has linked stay, whether or not the
-//! fault succeeds.
+//! without waiting, as the last column says, and fails otherwise. If the page is one of a device,
+//! the fault ends, and the access calls the device (`access::device`). Nodes that a step has linked
+//! stay, whether or not the fault succeeds.
 //!
 //! ```text
 //! step -> Done                                                        without waiting
@@ -20,12 +21,12 @@
 //! ```
 //!
 //! Nodes and pages are allocated before the block is looked up, because no frame is allocated while
-//! a block is locked. A step itself takes frames that are free without waiting, and asks for them
-//! only if there are none.
+//! a block is locked. A step itself takes frames that are free without waiting, and asks for one
+//! only if there is none.
 //!
 //! After its last step, the fault leaves the leaf in the accessor's translator, so that the access
-//! hits. Most faults in anonymous memory come here only for the first page in a leaf: see
-//! `anonymous` for stores, `zero` for loads.
+//! hits. In anonymous memory, mostly only the first fault in a leaf comes here; for the others
+//! see `anonymous` (stores) and `zero` (loads).
 
 use std::ops::Range;
 
@@ -104,7 +105,8 @@ pub(super) struct FaultState<'space> {
     pub(super) spares: Spares<'space>,
     pub(super) page: Option<PoolFrame<'space>>,
     pub(super) file: FilePage,
-    /// The range at which the gate is open in this step: the address's leaf, or only its page.
+    /// The range on which the gate is open in this step: the whole leaf of the address, or only the
+    /// page.
     pub(super) around: Range<u64>,
     /// The leaf that the last step worked in.
     pub(super) leaf: Option<FrameId>,
@@ -112,12 +114,12 @@ pub(super) struct FaultState<'space> {
     pub(super) fault_around: FaultAround,
     /// The mail that this accessor has to obey, because the last step replaced a node.
     pub(super) forget: Option<Post>,
-    // Replaced nodes, to be released when no accessor can be in them.
+    // Replaced nodes, to be released when no accessor can be using them.
     pub(super) replaced: Detached,
 }
 
 /// Makes the page of `at` valid for the access, or says why that cannot be. No section is open
-/// before and after.
+/// before or after the call.
 #[cold]
 pub(crate) fn handle(
     space: &SpaceInner,
@@ -154,7 +156,8 @@ pub(crate) fn handle(
     end
 }
 
-/// Releases what the fault holds. A drop does so because a store that the fault calls may panic.
+/// Releases what the fault holds. This is done by a drop because a store that the fault calls may
+/// panic.
 impl Drop for FaultState<'_> {
     fn drop(&mut self) {
         self.file = FilePage::None; // unlocks the block
@@ -176,8 +179,8 @@ impl<'space> FaultState<'space> {
                 Step::Done => return Ok(()),
                 Step::Again => {}
                 Step::Gate if self.wait == Wait::No => {
-                    // The mail has been read, but the gate is not waited for: the next access has
-                    // to look at the gate, too.
+                    // The mail has been read, but this fault does not wait for the gate. So the
+                    // next access must check the gate, too.
                     translator.sections.participant().request_safepoint();
                     return Err(self.error(FaultKind::WouldBlock, None));
                 }
@@ -185,7 +188,7 @@ impl<'space> FaultState<'space> {
                     self.file = FilePage::None;
                     self.space.pool.counters.count(Event::GateWait);
                     self.space.gate.wait_open(self.at.0);
-                    // The caller looks again, and mostly finds a page that needs no fault.
+                    // The caller looks the page up again, and mostly finds it without a fault.
                     if self.page.is_none() && self.spares.aside.is_empty() {
                         return Ok(());
                     }
@@ -193,7 +196,7 @@ impl<'space> FaultState<'space> {
                 Step::Nodes => {
                     self.file = FilePage::None;
                     // Frames are allocated one at a time: nodes that the step has linked or copied
-                    // stay, so each round needs one node less.
+                    // stay, so each round needs one node fewer.
                     let frame = self.allocate()?;
                     self.spares.aside.push(frame);
                 }
@@ -254,10 +257,10 @@ impl<'space> FaultState<'space> {
 
     /// Runs one step, inside a section with the gate open at the address.
     pub(super) fn step_inside(&mut self, translator: &mut Translator, vmas: &mut VmaCache) -> Step {
-        // This value may be the last to keep a file open, so it is dropped with no section open.
-        // Dropping it then closes a direct-access file, even in a `try_` form. It cannot be
-        // deferred: a thread that opens the file again waits for the end, and may be one that would
-        // have to run the deferred work itself.
+        // The mapping may be the last to keep a file open, so it is dropped with no section open.
+        // The drop then closes a direct-access file, even in a `try_` form. Closing cannot be
+        // deferred: a thread that opens the file again waits until it is closed, and may be the one
+        // that would have to run the deferred work.
         let mut named = None;
         translator.enter_and_drain();
         let section = &translator.sections;
@@ -266,14 +269,15 @@ impl<'space> FaultState<'space> {
         let leaf = leaf..leaf.saturating_add(table::span(1));
         let gate = &self.space.gate;
         let is_whole = gate.is_open(section, &leaf);
-        // For one byte, as `Gate::wait_open`: at the last address, the two would disagree of more.
+        // One byte is checked, as in `Gate::wait_open`: for a longer range at the last address, the
+        // two checks could disagree.
         let step = if is_whole || gate.is_open(section, &(at..at.saturating_add(1))) {
             self.around = match is_whole {
                 true => leaf,
                 false => page_start(at)..page_start(at).saturating_add(PAGE_SIZE as u64),
             };
-            // The set is read after the sequence: a slot filled from an old set has an old number,
-            // and is not used again.
+            // The set is read after the sequence's number: a slot filled from an old set then has
+            // an old number, and is not used again.
             let tree = || self.space.vmas.read(section).find_containing(at);
             match vmas.find(&self.space.sequence, at, &mut named, tree) {
                 Some(vma) => self.step(vma, section.participant()),
@@ -340,14 +344,14 @@ impl<'space> FaultState<'space> {
             {
             }
             drop(paths);
-            // If the leaf borrows nothing from the next shadow either, it forgets that one.
+            // If the leaf now borrows nothing from the shadow that is left, it forgets that one.
             self.replaced
                 .shadows
                 .extend(self.own_slot(slot, old).part_from_shadow());
             old = pte::load(slot);
         }
         match (old.holds(), self.what.access.writes()) {
-            // The page is present; it was aged, or never loaded.
+            // The page is present. It lost its validity by aging, or was never loaded.
             (Holds::Own | Holds::Borrowed | Holds::Zero | Holds::File | Holds::Direct, false) => {
                 done_if(pte::replace(slot, old, old.with(self.validity())))
             }
@@ -405,9 +409,10 @@ impl<'space> FaultState<'space> {
         self.space.nodes()
     }
 
-    /// Returns the leaf of the address: any leaf for a load or a fetch, the space's own for a
-    /// store. `own` is the accessor's participant. If a node was replaced, other accessors get
-    /// mail; this one forgets the node in the same section, before it remembers the leaf.
+    /// Returns the leaf of the address: for a store, one that is exclusive to the space; for a load
+    /// or a fetch, one that may be shared. `own` is the accessor's participant. If a node is
+    /// replaced, the other accessors get mail. This accessor forgets the node in the same section,
+    /// before it remembers the leaf.
     pub(super) fn find_leaf(&mut self, own: &Participant) -> Result<FrameId, NeedNodes> {
         let nodes = self.nodes();
         let at = self.at.0;
@@ -419,8 +424,8 @@ impl<'space> FaultState<'space> {
             );
             return Ok(leaf);
         }
-        // A path that is exclusive to the space stays so while the gate is open: only a fork shares
-        // it.
+        // A path that is exclusive to the space stays so while the gate is open: only a fork, which
+        // closes the gate, would share it.
         if let Some(leaf) = nodes.find_exclusive(at) {
             return Ok(leaf);
         }

@@ -7,8 +7,8 @@
 //! - A hole is installed as the zero frame with VALID_R, because use of the zero frame is not
 //!   tracked.
 //! - A cached page is installed PRESENT, with no validity: VALID_R is the accessed bit, and the
-//!   page was not accessed. The first load makes it valid by a step that needs no block. Reclaim
-//!   before that finds it unused.
+//!   page was not accessed. The first load makes it valid by a step that needs no block. If reclaim
+//!   comes before that load, it finds the page unused.
 //!
 //! A cached neighbour is mapped under its block's lock, as the page itself is, but only if the lock
 //! is free and no thread waits for the block (`cache::map::fault_around`). Fault-around waits for
@@ -25,7 +25,7 @@ use crate::space::vma::area::Vma;
 use crate::stats::Event;
 use crate::{FrameId, PAGE_SIZE};
 
-/// The size of the window around a page, a power of two and at most a leaf's.
+/// The size of the window around a page: a power of two, at most the size of a leaf's range.
 const AROUND: u64 = 16 * PAGE_SIZE as u64;
 
 // A fault can lock the blocks of all its neighbours, even if each has a block of its own.
@@ -89,7 +89,7 @@ impl FaultState<'_> {
             let Some(first) = pages.clone().find(is_free) else {
                 continue;
             };
-            // A block taken for fault-around comes with the count of one mapped page.
+            // A block taken for fault-around comes with one mapped page counted already.
             let (head, mut counted) = match number == block.block {
                 true => (block.frame, false),
                 false => match self.fault_around.take(file, number) {

@@ -8,17 +8,17 @@
 //!
 //! - the leaf, by the read tag, while there is no mail: a thread that replaces or removes the leaf
 //!   posts, then waits for sections, as for a hit
-//! - that the zero frame is right for all sharers of the leaf, since they map the same there: a
-//!   space that maps something else, or forbids loads, first gets a leaf of its own (`change`), and
-//!   the leaf that it gives up counts as shared as long as a section may have found it
+//! - that the zero frame is right for all sharers of the leaf, because they map the same there. A
+//!   space that maps something else, or forbids loads, first gets a leaf of its own (`change`). The
+//!   leaf that it gives up counts as shared as long as a section may have found it
 //!   (`SpaceInner::release_replaced`). The same holds for a fault that has walked to the leaf
 //! - that the gate is open at the address: one check whether it is open everywhere
 //! - the mapping, from a slot of the accessor's cache of mappings, while the sequence has the same
 //!   number. The set was published before the slot was filled, so the change that made room for the
 //!   mapping has posted its mail
 //!
-//! The rest is one word, in an empty slot. If the slot is not empty, or the access is a fetch,
-//! which needs a validity of its own, nothing has changed, and the fault is handled from its
+//! The rest is to write one word to an empty slot. If the slot is not empty, or the access is a
+//! fetch, which needs a validity of its own, nothing is changed, and the fault is handled from its
 //! beginning.
 
 use crate::FrameId;
@@ -36,8 +36,8 @@ pub(crate) fn word(space: &SpaceInner, valid: u64) -> Pte {
     Pte::zero(space.pool.frames.host(FrameId::ZERO) as u64, valid)
 }
 
-/// Maps the zero frame in a slot, for the load or fetch of a fault. Returns whether the slot still
-/// was `old`, which keeps nothing that has to be released.
+/// Maps the zero frame in a slot, for a fault by a load or fetch. `old` has nothing that must be
+/// released. Returns false if another thread changed the slot first.
 #[inline(always)]
 pub(crate) fn map(space: &SpaceInner, slot: &AtomicU64, old: Pte, valid: u64) -> bool {
     debug_assert!(old.is_vacant(), "{old:?}");

@@ -1,24 +1,24 @@
 //! Leaves whose pages are contiguous in the arena: one translation serves all of them.
 //!
-//! Where all 512 pages of a leaf are the leaf's own, valid for loads and stores, and contiguous in
-//! the arena, an accessor remembers the address of the bytes instead of that of the words
-//! ([`Place`]), and no longer reads the words. Then a changed word does not take effect by itself.
-//! So a thread that changes the word of a page that the leaf owns, in a leaf that is exclusive to
-//! one space, first makes sure that no accessor has the leaf coalesced, **before the page can
-//! become another**:
+//! If all 512 pages of a leaf are the leaf's own, valid for loads and stores, and contiguous in the
+//! arena, an accessor remembers the address of the bytes instead of that of the words ([`Place`]),
+//! and no longer reads the words. Then a changed word does not take effect by itself. So a thread
+//! that changes the word of a page that the leaf owns, in a leaf that is exclusive to one space,
+//! first makes sure that no accessor has the leaf coalesced, **before another page can take that
+//! page's place**:
 //!
 //! - a structural change, a remap, a fork, a restore to another table: it posts `Post::All` when it
 //!   closes the gate
 //! - a restore in place: it posts `GATE_MAIL`, at which accessors forget all coalesced leaves
 //! - [`take_dirty`](crate::Space::take_dirty), [`watch_code`](crate::Accessor::watch_code): the
 //!   gate is closed on the pages, so the pages stay the same; it takes the validity, then posts the
-//!   leaf if that is marked (`SpaceInner::post_coalesced`), then waits
+//!   leaf if the leaf is marked (`SpaceInner::post_coalesced`), then waits
 //! - `zap`: it leaves the gate open, so it passes a marked leaf on to a structural change
 //!
 //! All of them hold the gate's writer lock. A thread that coalesces a leaf takes the same lock,
 //! without waiting for it, marks the leaf (`FlagSet::COALESCED`), and reads its words, in a
 //! section. A leaf that others share is never coalesced, and a leaf that becomes exclusive counts
-//! as shared until changes of its former sharers are over (`SpaceInner::release_replaced`).
+//! as shared until changes by its former sharers are over (`SpaceInner::release_replaced`).
 //! `docs/protocols/coalesced-leaves.md` has the argument, and says when a leaf's words are read.
 
 use super::place::Place;
@@ -27,10 +27,10 @@ use crate::PAGE_SIZE;
 use crate::space::core::address::{LEAF_SHIFT, SLOTS};
 use crate::space::table::pte::{self, Pte};
 
-/// Visits from one reading of a leaf's words to the next. Reading them takes some hundred
+/// The number of visits after which a leaf's words are read. Reading them takes some hundred
 /// nanoseconds.
 const VISITS: u16 = 16;
-/// How often the number of visits is doubled at most.
+/// The most times that the number of visits is doubled.
 const DOUBLED: u8 = 8;
 
 impl Leaves {

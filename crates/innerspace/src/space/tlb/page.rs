@@ -5,17 +5,16 @@ use std::sync::atomic::Ordering;
 
 use crate::sys::copy::{self, AtomicScalar, Modify, Scalar};
 
-/// Bytes of one page, valid for the access that looked them up until its section ends.
-/// `Translator::hit` makes this value, and a use in the same section consumes it; only
-/// `Core::access` passes it on.
+/// Bytes of one page, valid for the access that looked them up until its section ends. Made by a
+/// hit of `Translator`, and consumed by its use in the same section; only `Core` passes it on.
 #[derive(Debug)]
 pub(crate) struct Page(pub(super) NonNull<u8>);
 
-/// Accesses to the bytes. SAFETY of all: `hit` found as many bytes as the caller asked for in a
-/// page that is valid for the access; the section, which is still open, keeps page and validity;
-/// other threads may use the bytes at the same time, but only through these functions.
+/// Accesses to the bytes. SAFETY of all: the hit found as many bytes as the caller asked for in a
+/// page that is valid for the access; the section, which is still open, keeps the page and its
+/// validity; other threads may use the bytes at the same time, but only through these functions.
 impl Page {
-    /// Loads a value of the size that `hit` was asked for.
+    /// Loads a value of the size that was looked up.
     #[inline(always)]
     pub(crate) fn load<T: Scalar>(self) -> T {
         // SAFETY: see above.
@@ -56,7 +55,7 @@ impl Page {
         unsafe { copy::compare_exchange(self.0.as_ptr(), old, new, orders) }
     }
 
-    /// Modifies a value at an aligned address, and returns the value before.
+    /// Modifies a value at an aligned address, and returns the previous value.
     #[inline(always)]
     pub(crate) fn modify<T: AtomicScalar>(self, how: Modify, operand: T, order: Ordering) -> T {
         // SAFETY: as for `load_atomic`.
@@ -84,14 +83,14 @@ impl Page {
     }
 }
 
-/// Returns the value whose bytes these are, in the machine's order.
+/// Returns the value with these bytes, which are in the machine's order.
 pub(crate) fn from_bytes<T: Scalar>(bytes: &[u8]) -> T {
     assert_eq!(bytes.len(), size_of::<T>());
     // SAFETY: the slice has as many bytes as the value, and any bytes are a valid scalar.
     unsafe { copy::load(bytes.as_ptr()) }
 }
 
-/// Writes a value's bytes in the machine's order.
+/// Writes a value's bytes to `bytes`, in the machine's order.
 pub(crate) fn to_bytes<T: Scalar>(value: T, bytes: &mut [u8]) {
     assert_eq!(bytes.len(), size_of::<T>());
     // SAFETY: the slice has as many bytes as the value, and is borrowed mutably.

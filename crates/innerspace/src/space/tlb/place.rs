@@ -7,13 +7,13 @@ use crate::PAGE_SHIFT;
 use crate::space::core::address::{LEAF_SHIFT, SLOTS};
 use crate::sync::raw::AtomicU64;
 
-/// The address that a remembered leaf leads to: of its words, a multiple of eight; or of the bytes
-/// of its pages, which is odd.
+/// The address that a remembered leaf leads to. A multiple of eight is the address of the leaf's
+/// words; an odd number is the address of the bytes of its pages, plus [`COALESCED`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(transparent)]
 pub(crate) struct Place(*const AtomicU64);
 
-/// The mark of an address of bytes.
+/// The bit that marks a place as an address of bytes.
 pub(crate) const COALESCED: usize = 1;
 
 impl Place {

@@ -3,22 +3,23 @@
 //! An accessor remembers the address of the leaf of each 2 MiB in which it works; every access then
 //! reads the page's word in the leaf. So a changed word (revoked, aged, copied, upgraded) takes
 //! effect on the next access of every thread by itself, and mail is needed only when a leaf is
-//! replaced. Compared with an array of translations for each page, it is as fast on random
+//! replaced. Compared with an array of translations for each page, this cache is as fast on random
 //! accesses, faster on dependent loads, and takes only a few KiB (`innerspace-bench translation`).
 //! If the pages of a leaf are contiguous, no word is read. Then a changed word does not take effect
 //! by itself; `coalesced` says what is done instead.
 //!
 //! The processor fetches ahead by itself, but not past the end of a page, since the next page of a
-//! space may be anywhere in memory. So when accesses go upwards from the beginning of one page to
-//! that of the next, the first bytes of the page after are prefetched. Accesses at the beginning of
-//! a page, to four of its 512 words, are recognised by their offset and looked up out of line.
+//! space may be anywhere in memory. So when an access at the beginning of one page is followed by
+//! one at the beginning of the next, the first bytes of the page after that are prefetched.
+//! Accesses at the beginning of a page, to four of its 512 words, are recognised by their offset
+//! and looked up out of line.
 //!
 //! A slot has two tags. The read tag is set for any leaf. The write tag is set only while the leaf
-//! is exclusive to the space, since in a shared leaf VALID_W may be left from before the fork.
+//! is exclusive to the space, since a shared leaf may still have VALID_W from before the fork.
 //!
 //! Unsafe code: this file dereferences leaf pointers and page addresses. Both are valid inside the
-//! section in which the leaf was found or the mailbox was read. A thread that takes a leaf or a
-//! page away first makes it unreachable. It posts mail if it takes a leaf, or a page of a leaf that
+//! section in which the leaf was found or the mailbox was read. A thread that removes a leaf or a
+//! page first makes it unreachable. It posts mail if it removes a leaf, or a page of a leaf that
 //! may be coalesced. Then it lets a grace period pass before the memory is reused (`sync::domain`).
 //! The memory itself belongs to the arena, which outlives every accessor.
 
@@ -38,18 +39,19 @@ use crate::{PAGE_SHIFT, PAGE_SIZE, sys};
 
 /// The number of remembered leaves, a power of two: 512 MiB of address space in 6.5 KiB.
 pub(crate) const LEAVES: usize = 256;
-/// The bytes that count as the beginning of a page. A run of small steps makes an access there.
+/// The number of bytes that count as the beginning of a page. A run of accesses in small steps
+/// makes one there.
 pub(super) const BEGINNING: usize = 32;
-/// The bytes of the next page that are prefetched. Four lines are enough: the processor goes on by
-/// itself once several adjacent lines were requested.
+/// The number of bytes of the next page that are prefetched. Four lines are enough: once several
+/// adjacent lines have been requested, the processor goes on by itself.
 pub(super) const AHEAD: usize = 256;
-/// A tag that no address has.
+/// The tag of a slot without a leaf: no leaf has this number.
 pub(super) const NO_LEAF: u64 = u64::MAX;
-/// Mail that names no leaf: the accessor has to look at the gate before its next hit, and forgets
-/// its coalesced leaves but no other.
+/// Mail that names no leaf: the accessor must check the gate before its next hit, and forgets its
+/// coalesced leaves but no others.
 pub(crate) const GATE_MAIL: Post = Post::One(u64::MAX - 1);
 
-/// The numbers of the remembered leaves. The low bits of a number are its index.
+/// The numbers of the remembered leaves. The low bits of a number are the index of its slot.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Tags {
@@ -67,11 +69,12 @@ pub(crate) struct Tags {
 pub(crate) struct Leaves {
     pub(super) tags: Tags,
     pub(super) places: [Place; LEAVES],
-    /// For each slot, the out-of-line accesses since the leaf's words were last read.
+    /// For each slot, the number of out-of-line accesses since the leaf's words were last checked:
+    /// `coalesced` reads them to see whether the pages are contiguous.
     pub(super) visits: [u16; LEAVES],
     /// An upper bound of the number of coalesced places.
     pub(super) coalesced: u16,
-    /// How often coalesced leaves were forgotten again.
+    /// The number of times that coalesced leaves were forgotten; at most `DOUBLED`.
     pub(super) forgotten: u8,
 }
 
@@ -151,7 +154,7 @@ impl Drop for LeavesPlace {
 pub(crate) struct Translator {
     pub(crate) sections: Sections,
     pub(crate) leaves: LeavesPlace,
-    /// The number of the page whose beginning was accessed last.
+    /// The page of the last access that was looked up out of line, mostly one at its beginning.
     pub(super) begun: u64,
 }
 
@@ -282,20 +285,20 @@ impl Translator {
         Some(page)
     }
 
-    /// Returns the state for an access in a section that was opened for more than one access.
+    /// Returns the state for an access in a section that is open and ordered.
     #[inline(always)]
     pub(crate) fn look(&self) -> Look<'_> {
         let visible = self.sections.visible().cast::<Leaves>();
         // SAFETY: `visible` leads to this translator's own leaves, which are written only through
         // an exclusive borrow of it, or to `EMPTY_LEAVES`: `Translator::new` registers no others.
         let leaves = unsafe { &*visible };
-        // While there is mail, no leaves are visible.
+        // No mark is needed, because no leaves are visible while there is mail.
         let mail = PendingMark::NONE;
         Look { leaves, mail }
     }
 
     /// Like [`Translator::hit_past_beginning`], in a section of its own. A miss leaves the section
-    /// open.
+    /// open but not yet ordered.
     #[inline(always)]
     pub(crate) fn hit_alone<R>(
         &mut self,
@@ -328,8 +331,8 @@ impl Translator {
         })
     }
 
-    /// Does the same as `hit`, and prefetches the next page if the last such access was at the
-    /// beginning of the page before.
+    /// Does the same as `hit`, and prefetches the next page if the last call that hit was for the
+    /// page before.
     pub(crate) fn hit_and_fetch_ahead(&mut self, at: u64, size: usize, need: Need) -> Option<Page> {
         let page = self.hit(at, size, need)?;
         let number = at >> PAGE_SHIFT;
@@ -345,8 +348,8 @@ impl Translator {
 
     /// Returns the word of the page of `at`, if its leaf is remembered for this need and there is
     /// no mail. A leaf that is remembered for stores stays exclusive to the space while the section
-    /// is open; others may be shared, and their sharers' accessors may use them. The caller is in a
-    /// section.
+    /// is open. Other leaves may be shared, and accessors of the spaces that share them may use
+    /// them. The caller is in a section.
     #[inline(always)]
     pub(crate) fn slot(&self, at: u64, need: Need) -> Option<&AtomicU64> {
         let tags = &self.look().leaves.tags;
@@ -370,8 +373,8 @@ impl Translator {
         (tags[slot] == leaf && !place.is_coalesced()).then_some(place)
     }
 
-    /// Prefetches the first bytes of the page of `at`, if it is valid for `need`. The caller is in
-    /// a section.
+    /// Prefetches the first quarter of the page that begins at `at`, if the page is valid for
+    /// `need`. The caller is in a section.
     #[inline(always)]
     pub(crate) fn prefetch(&self, at: u64, need: Need) {
         if let Some(Page(bytes)) = self.hit(at, 1, need) {
