@@ -10,15 +10,15 @@ pub(crate) const LEVELS: u32 = 4;
 /// The level of the root; 0 is the leaf.
 pub(crate) const ROOT_LEVEL: u32 = LEVELS - 1;
 pub(crate) const SLOTS: usize = 512;
-/// The number of bits of an address below the number of its leaf.
+/// The shift from an address to the number of its leaf.
 pub(crate) const LEAF_SHIFT: u32 = PAGE_SHIFT + 9;
 
-/// Returns the bytes of addresses that one word of a node at `level` covers.
+/// Returns the size in bytes of the addresses that one word of a node at `level` covers.
 pub(crate) const fn span(level: u32) -> u64 {
     1 << (PAGE_SHIFT + 9 * level)
 }
 
-/// The bytes of addresses that a leaf covers.
+/// The size in bytes of the addresses that a leaf covers.
 pub(crate) const LEAF_BYTES: u64 = span(1);
 
 /// Returns the index of the word, in a node at `level`, that leads to `at`.

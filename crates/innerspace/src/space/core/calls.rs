@@ -20,8 +20,8 @@ pub(crate) struct Calls {
 #[derive(Default)]
 struct Turns {
     turn: u64,
-    /// The calls under way of the current turn and of the one before: first those of the even turn,
-    /// then those of the odd one.
+    /// The numbers of calls under way that began in the current turn and in the one before:
+    /// element 0 is for the even turn, element 1 for the odd one.
     under_way: [usize; 2],
 }
 

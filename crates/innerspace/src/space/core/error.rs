@@ -1,4 +1,4 @@
-//! What can go wrong with changes of a space's mappings.
+//! The errors of changes to a space's mappings.
 
 use std::io;
 
@@ -16,9 +16,9 @@ use crate::units::Bytes;
 
 /// A change of a space's mappings that was refused. The space is unchanged.
 ///
-/// The list of errors of a call leaves out what many calls have: [`SpaceError::OtherProcess`],
-/// [`SpaceError::Frozen`] for the space of a snapshot's accessor, and in a callback
-/// [`SpaceError::Reentered`].
+/// The list of errors of a call leaves out those that many calls share:
+/// [`SpaceError::OtherProcess`], [`SpaceError::Frozen`] for the space of a snapshot's accessor, and
+/// in a callback [`SpaceError::Reentered`].
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum SpaceError {
@@ -195,7 +195,7 @@ pub enum SpaceError {
     Pinned {
         /// The operation.
         what: &'static str,
-        /// The first such page.
+        /// The address of the first such page.
         at: VirtAddr,
     },
     /// A page that is pinned with [`AtFork::Refuse`](crate::space::AtFork::Refuse) would have to be
@@ -204,7 +204,7 @@ pub enum SpaceError {
     PinnedAlone {
         /// The operation.
         what: &'static str,
-        /// The first such page.
+        /// The address of the first such page.
         at: VirtAddr,
     },
     /// The file is open in another `Memory` than the space's.

@@ -1,4 +1,4 @@
-//! What can go wrong with an access to a space: [`Fault`].
+//! The failure of an access to a space: [`Fault`].
 //!
 //! A fault is eight bytes and `Copy`, so that `Result<u64, Fault>` is returned in registers. It
 //! contains the kind, the access, and the address (only the upper part of an address beyond every
@@ -57,8 +57,8 @@ pub enum FaultKind {
     /// Nothing is mapped there.
     #[error("not mapped")]
     NotMapped,
-    /// The mapping's protection forbids the access, or it was an atomic read-modify-write of a file
-    /// with [`OnShrink::Error`](crate::dax::OnShrink::Error), which supports none.
+    /// The mapping's protection forbids the access, or the access was an atomic read-modify-write
+    /// of a file with [`OnShrink::Error`](crate::dax::OnShrink::Error), which supports none.
     #[error("forbidden by the mapping's protection")]
     Forbidden,
     /// The page is past the end of the mapped file, or another process has cut it off. With `mmap`
@@ -105,12 +105,12 @@ pub enum FaultKind {
 /// not at all.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fault {
-    /// The address in 48 bits, or its upper 48 bits with [`BEYOND`].
+    /// The low 32 bits of the address; if [`BEYOND`] is set, of the upper 48 bits of the address.
     address_low: u32,
     address_high: u16,
     kind: FaultKind,
-    /// The `AccessKind` in the two high bits, then [`BEYOND`]; the other bits count bytes, 0 for a
-    /// buffer.
+    /// The `AccessKind` in the two high bits, then [`BEYOND`]; the other bits are the number of
+    /// bytes, 0 for a buffer.
     what: u8,
 }
 
@@ -118,7 +118,7 @@ pub struct Fault {
 const BEYOND: u8 = 1 << 5;
 /// The bits of [`Fault::what`] that count the bytes of the access.
 const BYTES: u8 = BEYOND - 1;
-/// The low bits that an address beyond every space loses, so that 48 bits are left.
+/// The number of low bits that an address beyond every space loses, so that 48 bits are left.
 const LOST: u32 = 64 - ADDRESS_BITS;
 
 impl Fault {
@@ -293,7 +293,7 @@ impl From<DaxError> for Cause {
 }
 
 impl Cause {
-    /// Returns the kind of the fault that it caused.
+    /// Returns the kind of the fault that this error caused.
     pub(crate) fn kind(&self) -> FaultKind {
         match self {
             Cause::File(error) => match &**error {
@@ -341,7 +341,7 @@ impl Explanation {
     }
 
     /// Returns the error that caused the fault, if an error did: a [`FileError`], a [`DaxError`], a
-    /// [`LimitError`] or a [`DeviceError`]. A space keeps those of its last faults.
+    /// [`LimitError`] or a [`DeviceError`]. A space keeps the errors of its last few faults.
     pub fn cause(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
         match self.cause.as_ref()? {
             Cause::File(error) => Some(&**error),

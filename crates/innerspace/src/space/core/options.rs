@@ -8,10 +8,10 @@ use crate::reclaim::Pool;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum AddressWidth {
-    /// Addresses below 4 GiB. An access that crosses the last one goes on at 0, as on a machine of
-    /// 32 bits. Larger addresses are not mapped.
+    /// Addresses below 4 GiB. An access that crosses the last address goes on at 0, as on a 32-bit
+    /// machine. Larger addresses are not mapped.
     Bits32,
-    /// Addresses below 2^48. The range after the last one is not mapped.
+    /// Addresses below 2^48. Larger addresses are not mapped.
     #[default]
     Bits48,
 }

@@ -11,13 +11,13 @@ use crate::sync::{Arc, Weak};
 /// The number of leaves to remember before checking whether they still have pinned pages.
 const MANY_LEAVES: usize = 64;
 
-/// The leaves of a space that may have pinned pages, and the pins that a fork may not copy. The
-/// gate's writer lock protects it.
+/// The leaves of a space that may have pinned pages, and the pins that a fork may not copy.
+/// Protected by the gate's writer lock.
 #[derive(Default)]
 pub(crate) struct PinnedLeaves {
     /// The numbers of leaves that may have pinned pages.
     leaves: BTreeSet<u64>,
-    /// The number of entries of both lists that were needed at the last check.
+    /// The number of entries of both lists that were left by the last check.
     live: usize,
     /// The frames of each pin with [`AtFork::Refuse`](crate::space::AtFork::Refuse).
     alone: Vec<Weak<[FrameId]>>,

@@ -74,7 +74,8 @@ pub(crate) enum Role {
     Frozen { of: u64 },
 }
 
-/// A fault, its cause, and the charge for them. The first cause is paid for by the space.
+/// A fault, its cause, and the charge for them: `None` if the group had no room, and there was
+/// no older cause to replace.
 type Remembered = (Fault, Cause, Option<HeapBytes>);
 
 pub(crate) struct SpaceInner {
@@ -91,7 +92,8 @@ pub(crate) struct SpaceInner {
     pub(crate) root: FrameId,
     /// The mappings. Published by the holder of the gate's writer lock.
     pub(crate) vmas: RcuCell<VmaSet>,
-    /// Counts the changes of mappings, for the accessors' slots.
+    /// Numbers the changes of the mappings, so that accessors see when the slots of their caches
+    /// are stale.
     pub(crate) sequence: Sequence,
     /// The number of bits in an address.
     pub(crate) width: AddressWidth,
@@ -141,8 +143,7 @@ impl Space {
         &self.0.group
     }
 
-    /// Explains a fault of this space, by the file's or the group's error, or by the nearest
-    /// mapping.
+    /// Explains a fault of this space, by the error that caused it, or by the nearest mapping.
     pub fn explain(&self, fault: Fault) -> Explanation {
         self.0.explain(fault)
     }
@@ -158,7 +159,7 @@ impl std::fmt::Debug for Space {
 
 impl SpaceInner {
     /// The heap bytes of a space: the space, its ledger and calls, the published set of mappings,
-    /// and the counts of each.
+    /// and the reference counts of their `Arc`s.
     pub(crate) const HEAP: usize = size_of::<SpaceInner>()
         + size_of::<Ledger>()
         + size_of::<Calls>()
@@ -208,7 +209,7 @@ impl SpaceInner {
     }
 
     /// Returns the address `bytes` after `at`. In a narrow space, the last address is followed by
-    /// 0. In a wide one, an address past the last may be returned, which does not exist.
+    /// 0. In a wide one, the result may be past the last address, where nothing exists.
     pub(crate) fn after(&self, at: VirtAddr, bytes: u64) -> VirtAddr {
         let next = at.0.wrapping_add(bytes);
         match self.width {
@@ -217,7 +218,7 @@ impl SpaceInner {
         }
     }
 
-    /// Splits a range of addresses by pages. Yields the address and length of each part.
+    /// Splits a range of addresses at page boundaries. Yields the address and length of each part.
     pub(crate) fn pieces(
         &self,
         mut at: VirtAddr,
@@ -298,7 +299,8 @@ impl SpaceInner {
         }
     }
 
-    /// Refuses structural changes of a snapshot, from inside a callback, and in a child of fork(2).
+    /// Refuses structural changes of a snapshot, and the calls that [`SpaceInner::check_entry`]
+    /// refuses.
     pub(crate) fn check_live(
         &self,
         what: &'static str,
@@ -361,15 +363,15 @@ impl SpaceInner {
         self.post_if(post, |accessor| !std::ptr::eq(accessor, own));
     }
 
-    /// Makes all accessors forget the leaf of `at` if one may have it coalesced. The caller has
-    /// changed words of the leaf, for pages on which the gate is closed, waits for a grace period
-    /// next, and holds the gate's writer lock.
+    /// Makes all accessors forget the leaf of `at` if one may have it coalesced. The caller holds
+    /// the gate's writer lock, and has changed words of the leaf, for pages on which the gate is
+    /// closed. It waits for a grace period next.
     pub(crate) fn post_coalesced(&self, at: u64) {
         let nodes = self.nodes();
         let marked = self.inside(|_| {
-            // No accessor has a shared leaf coalesced. Such a leaf may be exclusive to another
-            // space by now, and marked for that one. A leaf that is exclusive to this space stays
-            // so.
+            // No accessor has a shared leaf coalesced. A leaf that was shared may be exclusive to
+            // another space by now, and marked for that space. A leaf that is exclusive to this
+            // space stays so.
             let leaf = nodes.find_exclusive(at);
             leaf.is_some_and(|leaf| nodes.unmark_coalesced(leaf))
         });
@@ -389,13 +391,13 @@ impl SpaceInner {
         }
     }
 
-    /// Releases the parent refs that a fault replaced. The refs are released only after a grace
+    /// Releases the references to nodes that a fault replaced. This is deferred until after a grace
     /// period if there are other accessors, which may still read the old leaf, or if a change is
     /// under way, which may be reading its words. Until then the old leaf counts as shared, so no
     /// thread writes to it.
     pub(crate) fn release_replaced(self: &SpaceInner, replaced: Detached) {
-        // The gate is seen open in a section: a writer that closes it later finds the new leaf, and
-        // a writer that had it closed before is done.
+        // The gate is checked in a section. If it is open, a writer that closes it later finds the
+        // new leaf, and a writer that had closed it before is done.
         let is_open = self.gate.is_open(&self.pool.domain.reader(), &EVERYWHERE);
         if is_open && self.accessors.lock().len() <= 1 {
             self.nodes().release(replaced);
@@ -404,7 +406,7 @@ impl SpaceInner {
         }
     }
 
-    /// Releases a leaf from which a leaf of the space borrowed until now, as
+    /// Releases a leaf from which a leaf of the space has stopped borrowing, as
     /// [`SpaceInner::release_replaced`] does.
     #[cold]
     pub(crate) fn release_shadow(&self, shadow: FrameId) {
@@ -415,7 +417,7 @@ impl SpaceInner {
 
     /// Notes that the leaves of this range may have been copied. A copy leaves out words of files,
     /// whose pages fault in again. Until they do, an operation that changes such a page does not
-    /// reach this space, so the page counts as changed.
+    /// reach this space. So watched pages of files in these leaves count as changed.
     pub(crate) fn leaves_copied(&self, range: &Range<u64>) {
         if !self.code.is_watching() {
             return;
@@ -425,8 +427,9 @@ impl SpaceInner {
         self.inside(|vmas| self.code.left_out(vmas, &leaves));
     }
 
-    /// Notes, for everything that watches for stores, that a fault is about to make the page at
-    /// `at` writable. The fault is in its section, inside the gate.
+    /// Notes, for everything that watches for stores, that the page at `at` is about to become
+    /// writable, or to be restored. The caller is a fault, in the section in which it found the
+    /// gate open, or a restore with the gate closed.
     #[inline(always)]
     pub(crate) fn written(&self, at: u64) {
         self.code.written(at);
@@ -434,7 +437,7 @@ impl SpaceInner {
         failpoint!(WatchersNotified);
     }
 
-    /// Notes the same for a page of the file that `vma` maps at `at`.
+    /// Does the same as [`SpaceInner::written`], for a page of the file that `vma` maps at `at`.
     pub(crate) fn file_written(&self, vma: &Vma, at: u64) {
         if let Some(file) = vma.file() {
             let page = vma.file_page(page_start(at));
@@ -519,8 +522,8 @@ impl Drop for SpaceInner {
         self.code.end(&self.pool.watched);
         self.nodes().put(self.root, table::ROOT_LEVEL);
         failpoint!(TableGone);
-        // The mappings may have been the last to keep a file open. Such a file is closed now, while
-        // there is a caller for it.
+        // The mappings may have been the last to keep a file open. Such a file is closed now, or by
+        // another thread: see `Cache::released`.
         drop(self.vmas.publish(&pool.domain, vmas));
         self.cache.released(files);
     }

@@ -1,4 +1,4 @@
-//! What the gate's writer lock protects: the mappings, the mapped files, and the pins.
+//! The state that the gate's writer lock protects: the mappings, the mapped files, and the pins.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub(crate) struct Structure {
 /// The mapped files, by their keys. An entry keeps its file open.
 pub(crate) struct Files {
     by_key: BTreeMap<usize, FileUse>,
-    /// What they take, in the ledger of the space.
+    /// The heap bytes of the files, entered in the ledger of the space.
     heap: Entry,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct FileUse {
     id: MapperId,
     /// The number of mappings of the file in the space.
     vmas: usize,
-    /// The mapper. The file has only a `Weak` of it.
+    /// The mapper, which this keeps alive: the file has only a `Weak` to it.
     _mapper: Arc<dyn Mappers>,
 }
 
@@ -77,7 +77,7 @@ impl Structure {
         (self.vmas.clone(), files)
     }
 
-    /// Registers a fork, which has these mappings, with their files.
+    /// Registers a fork of this space with the files that the fork maps.
     pub(crate) fn register_fork(
         &self,
         fork: &mut Structure,
@@ -98,7 +98,7 @@ impl Structure {
 }
 
 impl Files {
-    /// Bytes of a node of the map, which has room for 11 files and mostly 7 of them.
+    /// The bytes of a node of the map. A node has room for 11 files, and mostly has 7.
     const NODE_BYTES: usize = 11 * (size_of::<usize>() + size_of::<FileUse>()) + 16;
 
     fn new(ledger: &Arc<Ledger>) -> Files {
@@ -113,7 +113,7 @@ impl Files {
         self.heap.bytes()
     }
 
-    /// Counts what the files take now.
+    /// Enters the bytes that the files take now in the ledger.
     fn count(&mut self) {
         let files = self.by_key.len();
         if files == 0 {
@@ -126,7 +126,8 @@ impl Files {
         self.heap.set(bytes);
     }
 
-    /// Counts `vmas` more mappings of the file, and registers with it first if it is new.
+    /// Counts `vmas` more mappings of the file. Registers with the file first if it was not mapped
+    /// yet.
     pub(crate) fn add(
         &mut self,
         file: &MappedFile,
