@@ -7,13 +7,13 @@
 //! reads the generation, and opens the gate.
 //!
 //! A page of a file may be mapped elsewhere too: at other addresses, in forks, in other spaces.
-//! Stores there count as well. The pool has the generation of such a page under its number in the
-//! file (`reclaim::watched`), and a fault that makes the page writable anywhere increments it, in
-//! its section. No gate keeps these faults out. So the watcher first registers the page with the
-//! pool; reads the generation; waits for a grace period; takes write validity away in every space
-//! (`Revoke::Write`); and waits for another. A call that writes to a page of a file increments the
-//! generation afterwards, in a section of its own. `docs/protocols/watched-pages.md` shows that no
-//! store is missed.
+//! Stores there count as well. The pool has the generation of such a page under the file and the
+//! page's number in it (`reclaim::watched`), and a fault that makes the page writable anywhere
+//! increments it, in its section. No gate keeps these faults out. So the watcher first registers
+//! the page with the pool; reads the generation; waits for a grace period; takes write validity
+//! away in every space (`Revoke::Write`); and waits for a second grace period. A call that writes
+//! to a page of a file increments the generation afterwards, in a section of its own.
+//! `docs/protocols/watched-pages.md` shows that no store is missed.
 //!
 //! A structural change increments the generations first, too, and its writer lock keeps watchers
 //! out from then until the change is over. A file that takes a page away increments the generation
@@ -42,13 +42,14 @@ pub(crate) struct Code {
 #[derive(Debug)]
 struct Watched {
     generation: Arc<AtomicU64>,
-    /// The file's key and the number of the page in it, for which the pool has the generation too.
+    /// The key of the file and the page's number in it, under which the pool has the generation
+    /// too.
     of_file: Option<(usize, u64)>,
     _heap: HeapBytes,
 }
 
-/// Heap bytes of a watched page: its places in the maps of the space and of the pool, where about 6
-/// of 11 are in use, and the generation. A page of no file is not in the pool.
+/// Heap bytes of a watched page: its generation, and its places in the maps of the space and of the
+/// pool, in whose nodes about 6 of 11 places are in use. A page of no file is not in the pool.
 const WATCHED_BYTES: usize = (size_of::<u64>() + size_of::<Watched>() + 32) * 11 / 6 + 24;
 
 /// The state of a page from which code was fetched; see
@@ -60,8 +61,8 @@ pub struct CodePage {
 }
 
 impl CodePage {
-    /// Returns whether nothing was stored to the page, and its mapping was not changed, since it
-    /// was watched. Costs one load.
+    /// Returns whether the page is unchanged since it was watched: nothing was stored to it, and
+    /// its mapping was not changed. Costs one load.
     ///
     /// [`Accessor::watch_code`](crate::Accessor::watch_code) says which stores count. The answer
     /// may be false although nothing was stored, if a store began at the same time, or if pages of
@@ -71,8 +72,8 @@ impl CodePage {
         self.generation.load(Ordering::Acquire) == self.seen
     }
 
-    /// Returns the generation that was read. A run of stores increases the generation by one or
-    /// more.
+    /// Returns the generation of the page when it was watched. A run of stores increases the
+    /// generation by one or more.
     pub fn generation(&self) -> u64 {
         self.seen
     }
@@ -96,15 +97,15 @@ impl Code {
         CodePage { generation, seen }
     }
 
-    /// Notes that pages which begin in the range have another content now.
+    /// Notes that the watched pages that begin in the range have changed, or are about to change.
     pub(crate) fn changed(&self, range: &Range<u64>) {
         if self.is_watching() {
             self.count(range, |_| true);
         }
     }
 
-    /// Notes that watched pages of files in the range may have another content now. No mapper
-    /// reports such a change.
+    /// Notes that watched pages of files in the range were left out of a copied leaf: from now on,
+    /// no mapper reports a change of them.
     pub(crate) fn left_out(&self, vmas: &VmaSet, range: &Range<u64>) {
         self.count(range, |page| {
             let mapped = vmas.find_containing(page);
@@ -116,7 +117,8 @@ impl Code {
         let pages = self.pages.lock();
         let pages = pages.range(range.clone());
         for (_, watched) in pages.filter(|(page, _)| is_changed(**page)) {
-            // Release: a thread that sees the new number sees that the page has changed.
+            // Release: pairs with the Acquire of `is_current` and `watch_code`. A thread that sees
+            // the new generation also sees what preceded the increment.
             watched.generation.fetch_add(1, Ordering::AcqRel);
         }
     }
@@ -146,9 +148,9 @@ impl Code {
         Ok(generation)
     }
 
-    /// Registers a watched page with the pool, as this page of a file. Its earlier registration is
-    /// forgotten: the mapping has changed since, and the generation with it. The caller holds the
-    /// gate's writer lock.
+    /// Registers a watched page with the pool, as this page of a file. Removes the page's earlier
+    /// registration: the mapping may have changed since, and the generation with it. The caller
+    /// holds the gate's writer lock.
     pub(crate) fn register(&self, pool: &WatchedPages, at: u64, of_file: (usize, u64)) {
         let mut pages = self.pages.lock();
         let Some(page) = pages.get_mut(&at) else {
@@ -160,7 +162,7 @@ impl Code {
         pool.watch(of_file.0, of_file.1, &page.generation);
     }
 
-    /// Takes all pages off the pool's list. The space ends.
+    /// Removes all pages from the pool's map. The space is being dropped.
     pub(crate) fn end(&mut self, pool: &WatchedPages) {
         for page in std::mem::take(&mut *self.pages.lock()).into_values() {
             if let Some((file, number)) = page.of_file {

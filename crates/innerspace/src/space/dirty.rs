@@ -1,5 +1,5 @@
-//! The pages that were stored to since the last call: for a framebuffer, or to copy a space while
-//! it runs.
+//! The pages that were stored to since the last `Space::take_dirty`: for a framebuffer, or to copy
+//! a space while it runs.
 //!
 //! A page is *clean* from the `Space::take_dirty` of its range until a fault makes it writable. So
 //! a clean page is not writable. `take_dirty` closes the gate on the range, makes the range clean,
@@ -7,9 +7,10 @@
 //! the gate. `docs/protocols/watched-pages.md` has the argument, and says when else a page stops
 //! being clean.
 //!
-//! The log keeps the clean ranges, and they cost the group a page of memory for every 128. Each run
-//! of pages that were stored to cuts one in two, until a `take_dirty` joins them again. If the
-//! group cannot pay for one more, the pages after the cut are not clean either.
+//! The log keeps the clean ranges, and charges the group a page of memory for every 128 of them.
+//! Each run of pages that are stored to cuts a range in two, until a `take_dirty` joins the parts
+//! again. If the group cannot pay for one more range, the pages after the cut stop being clean,
+//! too.
 //!
 //! The mutex of the log is taken inside sections and under the gate's writer lock, and no lock is
 //! taken under it.
@@ -34,23 +35,23 @@ const A_PAGE: usize = 128;
 /// The log of a space.
 #[derive(Debug, Default)]
 pub(crate) struct DirtyLog {
-    /// Whether any page was ever clean. Set with the gate closed, so a fault inside the gate reads
-    /// the current value.
+    /// Whether any page was ever clean. Set with the gate closed, so a fault that has found the
+    /// gate open reads the current value.
     watching: AtomicBool,
     log: Mutex<Log>,
 }
 
 #[derive(Debug, Default)]
 struct Log {
-    /// The clean ranges, start to end. They do not touch.
+    /// The clean ranges: the end of each by its start. No two of them touch.
     clean: BTreeMap<u64, u64>,
     /// The number of pages of memory that the group is charged for.
     charged: usize,
 }
 
 impl DirtyLog {
-    /// Notes that a fault is about to make the page at `at` writable. The fault is in its section,
-    /// inside the gate.
+    /// Notes that the page at `at` is about to become writable, or to be restored; see
+    /// `SpaceInner::written`.
     #[inline(always)]
     pub(crate) fn stored(&self, payer: Payer<'_>, at: u64) {
         // Relaxed: the gate orders this load.
@@ -73,14 +74,14 @@ impl DirtyLog {
         }
     }
 
-    /// Returns the parts of the range that are not clean. The whole range is clean from now on, if
-    /// there is memory to note it. The gate is closed on the range.
+    /// Returns the parts of the range that are not clean. Makes the whole range clean, if there is
+    /// memory to note it. The gate is closed on the range.
     pub(crate) fn take(&self, payer: Payer<'_>, range: &Range<u64>) -> Vec<Range<u64>> {
         self.watching.store(true, Ordering::Relaxed);
         self.log.lock().take(payer, range)
     }
 
-    /// Gives back the charges of a space that is gone.
+    /// Gives back the charges of a space that is being dropped.
     pub(crate) fn end(&self, payer: Payer<'_>) {
         let mut log = self.log.lock();
         log.clean.clear();
@@ -114,7 +115,7 @@ impl Log {
         self.charged = wanted;
     }
 
-    /// Takes out the last clean range that overlaps `range`.
+    /// Removes and returns the last clean range that overlaps `range`.
     fn take_out(&mut self, range: &Range<u64>) -> Option<Range<u64>> {
         let (&start, &end) = self.clean.range(..range.end).next_back()?;
         (end > range.start).then(|| {
@@ -128,7 +129,8 @@ impl Log {
             if known.start < range.start {
                 self.clean.insert(known.start, range.start);
             }
-            // Cutting a range in two adds one. Without memory for it, the rest is not clean either.
+            // Cutting a range in two adds one. Without memory for it, the pages after the cut stop
+            // being clean, too.
             let cut_in_two = known.start < range.start && range.end < known.end;
             if range.end < known.end && (!cut_in_two || self.make_room(payer).is_ok()) {
                 self.clean.insert(range.end, known.end);

@@ -3,7 +3,7 @@
 //!
 //! `ready` brings in pages as accesses do, by an accessor of its own. The first poll does so
 //! without waiting. If a page would block, a [`Task`] brings in all of them again, by the blocking
-//! form. The future leaves words in the page table, as any access does, and keeps nothing else.
+//! form. The future leaves words in the page table, as any access does, and nothing else.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -37,11 +37,10 @@ impl Space {
     ///
     /// Calls on one space are made one at a time, in the order in which their tasks were first
     /// polled. If a task is first polled in a callback of a store, its call is made inside that
-    /// poll; and if the call comes back to the space or file for which the callback works, it is
-    /// refused ([`SpaceError::Reentered`], or the file's error of that name). A task that is first
-    /// polled in the handler of a device waits for its turn. With
-    /// [`Threads::None`](crate::Threads::None), a handler that waits for a task in place
-    /// ([`Task::wait_timeout`]) makes the call itself.
+    /// poll. If the call uses the space or file for which the callback runs, it is refused
+    /// ([`SpaceError::Reentered`], or the file's error of that name). A task that is first polled
+    /// in the handler of a device waits for its turn. With [`Threads::None`](crate::Threads::None),
+    /// a handler that waits for a task in place ([`Task::wait_timeout`]) makes the call itself.
     ///
     /// Besides waiting for their turn, these calls may wait:
     ///
@@ -86,8 +85,8 @@ impl Space {
         })
     }
 
-    /// Returns a future that waits until `len` bytes at `at`, at any alignment, can be accessed in
-    /// this way without waiting. Await it when a `try_` form of an [`Accessor`]
+    /// Returns a future that waits until `len` bytes at `at`, at any alignment, can be accessed
+    /// without waiting, by an access of this kind. Await it when a `try_` form of an [`Accessor`]
     /// would block. It needs no runtime; the memory's service thread (or `tick()`) does the work.
     ///
     /// The pages are then in memory and mapped, as after such an access. For stores this means that
@@ -146,8 +145,8 @@ fn ensure_ready<S: Sectioned>(
 /// Any executor can poll it. If it is dropped before its turn, it does nothing.
 ///
 /// # Panics
-/// As a [`Task`] does: if the store of a file that is mapped there panics, and if polled again
-/// after it has given its result.
+/// Panics as a [`Task`] does: if the store of a file that is mapped there panics, or if polled
+/// again after it has returned its result.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct SpaceReady {
@@ -158,12 +157,12 @@ pub struct SpaceReady {
 }
 
 impl SpaceReady {
-    /// Waits in place, without an executor, until the pages are present or `timeout` is over. After
-    /// a timeout the future can be waited for again; it can be dropped at any time. See
+    /// Waits in place, without an executor, until the pages are present or `timeout` has passed.
+    /// After a timeout the future can be waited for again; it can be dropped at any time. See
     /// [`Task::wait_timeout`].
     ///
     /// # Errors
-    /// [`TimedOut`] if the time is over; inside, the errors of the future.
+    /// [`TimedOut`] if `timeout` has passed; the inner result has the errors of the future.
     ///
     /// # Panics
     /// As [`Task::wait_timeout`] does.

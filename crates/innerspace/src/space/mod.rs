@@ -41,11 +41,11 @@
 //! | a change, a sync, a watch | `unmap`, `sync`, `watch_code`, ... | - | [`Space::defer`] |
 //!
 //! `access::forms` makes the `try_` forms. An access that hits is the same code in either form. A
-//! miss takes the same steps (`fault`); where a step would have to sleep, a `try_` form ends. Both
+//! miss takes the same steps (`fault`); where a step would have to sleep, a `try_` form fails. Both
 //! kinds of future make the blocking call, as a task of the cache (`cache::task`).
 //!
-//! Neighbours: `cache` gives locked blocks and calls `cache::Mappers` to revoke; `reclaim`
-//! gives frames. A space does no I/O of its own and starts no thread.
+//! Neighbours: `cache` provides locked blocks and calls `cache::Mappers` to revoke; `reclaim`
+//! provides frames. A space does no I/O of its own and starts no thread.
 
 mod access;
 mod change;

@@ -22,12 +22,12 @@
 //! A pinned page belongs to the space alone, in a leaf and on a path that the space does not share.
 //! A store makes it so, and only a fork would change that. So a fork gives the child copies of the
 //! leaf and of the nodes on the path. In the copied leaf, pinned pages are copied, and the others
-//! shared by a ref each. The cost is in proportion to the pages in leaves with pinned pages. The
-//! hold word of a page counts its pins. The space remembers the leaves in which there may be pinned
-//! pages (`PinnedLeaves`), and forgets those without any at its next check.
+//! shared by a reference to each. The cost is in proportion to the pages in leaves with pinned
+//! pages. The hold word of a page counts its pins. The space remembers the leaves in which there
+//! may be pinned pages (`PinnedLeaves`), and forgets those without any at its next check.
 //!
-//! Locking: pinning holds the gate's writer lock, but leaves the gate open. A store fault has
-//! installed the page before, and since then only another writer can have taken it away; then the
+//! Locking: pinning holds the gate's writer lock, but leaves the gate open. Before that, a store
+//! fault has installed the page. Only another writer can have removed the page since; then the
 //! fault is repeated. Unpinning takes no lock, and works from any thread, even after the space has
 //! ended.
 
@@ -52,10 +52,10 @@ use crate::space::vma::set::VmaSet;
 use crate::sync::gate::Writer;
 use crate::{FrameId, PAGE_SIZE, PageCount, VirtAddr};
 
-/// The size of an `Arc`'s counts, next to a list of frames.
+/// The size of the reference counts of an `Arc`, next to a list of frames.
 const ARC_BYTES: usize = 16;
 
-/// The bytes in which a space notes a pin that a fork may not copy.
+/// The bytes that a space needs to note a pin that a fork may not copy.
 const NOTED_BYTES: usize = 16;
 
 /// How a fork or a snapshot treats a pinned page.
@@ -72,8 +72,8 @@ pub enum AtFork {
 /// Pages of a space that keep their address in the process while this value lives;
 /// [`Space::pin`](crate::Space::pin) makes it.
 ///
-/// A pin does not need the space: pages that were unmapped meanwhile stay readable and writable by
-/// the pin, and by nothing else.
+/// A pin does not need the space: pages that were unmapped meanwhile stay readable and writable
+/// through the pin, and through nothing else.
 ///
 /// ```
 /// use innerspace::{MIB, Map, Memory, space::AtFork};
@@ -103,7 +103,7 @@ pub struct Pinned {
 /// Frames for a fork's copies of pinned pages, and of the paths to them.
 #[derive(Default)]
 pub(super) struct PinnedCopies<'pool> {
-    /// The start of each leaf, in order.
+    /// The start of each leaf with pinned pages, in order.
     leaves: Vec<u64>,
     nodes: Vec<PoolFrame<'pool>>,
     pages: Vec<PoolFrame<'pool>>,
@@ -160,8 +160,7 @@ pub(super) fn pin(
 pub(super) fn pin_pages(space: &SpaceInner, range: &Range<u64>) -> Result<Pins, NotPinned> {
     let nodes = space.nodes();
     space.inside(|_| {
-        // The lock is taken for the same reason as in `zap`: otherwise the leaf could by now be
-        // exclusive to a fork.
+        // Without this lock, the leaf could by now be exclusive to a fork, as in `zap`.
         let _paths = space.paths.lock();
         nodes.pin_range(&space.pool, range.start, range.end)
     })
@@ -214,8 +213,8 @@ impl Pinned {
         PageCount(self.pins.frames().len() as u64)
     }
 
-    /// Returns the addresses of the bytes in the process: address and length of each piece, in
-    /// order, as for a vectored system call.
+    /// Returns where the bytes are in the process: the address and length of each piece, in order,
+    /// as for a vectored system call.
     ///
     /// Each piece stays valid for reads and writes until the pin is dropped. Accessors, and other
     /// pins, may read and write the same bytes at the same time: a Rust reference to them is sound
@@ -235,7 +234,7 @@ impl Pinned {
         pieces.into_iter()
     }
 
-    /// Copies the bytes from `offset` on. A concurrent store may be copied in part.
+    /// Copies the bytes from `offset` on into `buffer`. A concurrent store may be copied in part.
     ///
     /// # Panics
     /// Panics if the bytes are not all pinned.
@@ -319,8 +318,8 @@ impl<'pool> PinnedCopies<'pool> {
         })
     }
 
-    /// Gives the fork below `root` its copies. The fork has just got all of the parent's subtrees.
-    /// The gate is closed.
+    /// Gives the fork with the root `root` its copies of the pinned pages. Until then, the fork
+    /// shares all of the parent's subtrees. The gate is closed.
     pub(super) fn put(&mut self, nodes: Nodes<'_>, root: FrameId) -> Result<(), TooManyForks> {
         nodes.copy_pinned(root, &self.leaves, &mut self.nodes, &mut self.pages)
     }

@@ -1,4 +1,4 @@
-//! Reports of a space's contents, in the manner of smaps, and checks of its state.
+//! Reports of a space's contents, in the manner of smaps.
 
 use std::fmt;
 
@@ -72,7 +72,7 @@ pub struct SpaceStats {
     pub mappings: Vec<MappingInfo>,
     /// The sum over the mappings.
     pub pages: PageStats,
-    /// The nodes of the page table, each of one page. Nodes shared with forks count.
+    /// The nodes of the page table, each of one page. Nodes shared with forks are included.
     pub tables: PageCount,
     /// The number of mapped bytes: like Linux's Size.
     pub len: u64,
