@@ -1,10 +1,11 @@
 //! Copy-on-write fork: the child gets a copy of the root's words and shares all nodes below.
 //!
-//! With the gate closed, no fault is under way and no accessor of the parent has a write tag left:
-//! the flush is posted before the grace period that closes the gate, and read before the next
-//! access. From then on every write fault, on either side, finds its path shared and copies it
-//! (`table`). So the time of a fork does not depend on how much is mapped. The exception is pinned
-//! pages (`pin`), which are copied before the gate opens.
+//! With the gate closed, no fault is under way, and no accessor of the parent remembers a leaf for
+//! stores: the flush is posted before the grace period that closes the gate, and each accessor
+//! reads it before its next access. From then on the next store to each leaf, on either side,
+//! faults, finds its path shared and copies it (`table`). A fork itself copies only the root, so
+//! its time does not depend on how much is mapped. The exception is pinned pages (`pin`), which are
+//! copied before the gate opens.
 
 use super::revoke::mapper;
 use crate::VirtAddr;
@@ -55,11 +56,11 @@ pub(crate) fn copy(parent: &SpaceInner, group: &Group, role: Role) -> Result<Spa
         vmas,
     ));
     writer.register_fork(&mut child.0.gate.write_new(), |file| mapper(&child.0, file));
-    // The child counts its files itself now.
+    // The child has registered its files, and counts them itself.
     drop(files);
     writer.revision += 1;
-    // A snapshot's table gains children and loses none, and no thread writes to the nodes below. So
-    // no translation has to end, and nothing there is pinned.
+    // If the parent is a snapshot, its table gains children and loses none, and no thread stores to
+    // its pages. So no translation has to end, and no page is pinned.
     let close = || writer.close(&pool.domain, &EVERYWHERE, || parent.post(Post::All));
     let closed = (!parent.is_frozen()).then(close);
     let shared = nodes.share_root(root);

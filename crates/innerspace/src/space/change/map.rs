@@ -1,4 +1,5 @@
-//! The choices of a program about a mapping, checked and made into a `Vma` that has no address yet.
+//! A program's choices about a mapping, which are checked and turned into a `Vma` without an
+//! address.
 
 use std::ops::{Range, RangeBounds};
 
@@ -16,13 +17,13 @@ use crate::sync::Arc;
 use crate::units::start_and_end;
 use crate::{MIB, PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
-/// The lowest address that the space chooses, if its addresses go that far.
+/// The address from which a wide space first looks for a free range.
 const CHOSEN: u64 = 0x7f00_0000_0000;
 
-/// The lowest address that the space ever chooses, so that a null pointer with a small offset is an
-/// error.
+/// The lowest address that the space chooses, used if no range is free above [`CHOSEN`] or
+/// [`CHOSEN_NARROW`]. It is above 0, so that a null pointer with a small offset is an error.
 const LOWEST: u64 = 1 << 16;
-/// The lowest address that a narrow space chooses first.
+/// The address from which a narrow space first looks: its addresses end below [`CHOSEN`].
 const CHOSEN_NARROW: u64 = 0x4000_0000;
 /// The end of the widest space: the first address past its last.
 const END: u64 = 1 << ADDRESS_BITS;
@@ -52,7 +53,7 @@ const MAX_OFFSET: u64 = LAST_OFFSET - END;
 #[must_use = "it only has the choices"]
 pub struct Map {
     what: What,
-    /// The offset in the file at which the mapping begins; 0 for all else.
+    /// The offset in the file at which the mapping begins; 0 if no file is mapped.
     offset: u64,
     /// The number of bytes; `None` for all of a file from the offset on.
     len: Option<u64>,
@@ -100,29 +101,31 @@ impl Map {
         Map::of(What::Anonymous, Some(len), protection, sharing)
     }
 
-    /// Describes a mapping of all of a file, with the file's present length; see [`Map::range`].
+    /// Describes a mapping of all of a file, with the length that the file has when it is mapped;
+    /// see [`Map::range`].
     pub fn file(file: &PagedFile) -> Map {
         let what = What::File(file.clone());
         Map::of(what, None, Protection::READ, Sharing::Private)
     }
 
-    /// Describes a mapping of all of a direct-access file, with the file's present length; see
-    /// [`Map::range`]. If it is a host file opened with
+    /// Describes a mapping of all of a direct-access file, with the length that the file has when
+    /// it is mapped; see [`Map::range`]. If it is a host file opened with
     /// [`OnShrink::Error`](crate::dax::OnShrink::Error), every load and store is a call, atomic
-    /// ones too, and there is no atomic read-modify-write, no execution, and no private mapping.
+    /// ones too. Atomic read-modify-writes, execution, and stores to a private mapping are then
+    /// refused.
     pub fn dax(file: &DaxFile) -> Map {
         let what = What::Direct(file.clone());
         Map::of(what, None, Protection::READ, Sharing::Private)
     }
 
-    /// Describes a mapping of a device of `len` bytes: loads and stores there are calls of
+    /// Describes a mapping of a device of `len` bytes: loads and stores there are calls to
     /// `device`, never cached. The mapping is shared with forks, readable and writable, never
     /// executable. An `Arc` of a device is a device too: keep a clone to have access to it.
     ///
     /// A mapping takes whole pages of addresses. An access that goes beyond `len` is a fault of the
     /// kind [`FaultKind::PastDevice`](crate::space::FaultKind::PastDevice), and the device is not
-    /// asked. A second device in the same page is refused when it is mapped: map one device that
-    /// divides the offsets among them.
+    /// called. A second device cannot be mapped in the same page: map one device that divides the
+    /// offsets between the two.
     ///
     /// ```
     /// use innerspace::{MIB, Map, Memory, space::{Device, DeviceError}};
@@ -172,7 +175,7 @@ impl Map {
 
     /// Maps only these bytes of the file. The start is a multiple of 4096; the end is rounded up to
     /// a whole page. A part past the end of the file can be mapped, and faults until the file has
-    /// grown. No effect on anonymous memory.
+    /// grown. No effect on anonymous memory and devices.
     pub fn range(mut self, bytes: impl RangeBounds<u64>) -> Map {
         if let What::File(_) | What::Direct(_) = self.what {
             let (start, end) = start_and_end(&bytes);
@@ -190,7 +193,7 @@ impl Map {
         self
     }
 
-    /// Makes a store copy its page first; nobody else sees the store.
+    /// Makes a store copy its page first, so that only this space sees the store.
     pub fn private(mut self) -> Map {
         self.sharing = Sharing::Private;
         self
@@ -227,9 +230,8 @@ impl Map {
         self
     }
 
-    /// Brings in all pages as a part of mapping, as
-    /// [`Space::populate`](crate::space::Space::populate) does. If that fails, nothing stays
-    /// mapped, and a mapping that was replaced is gone.
+    /// Brings in all pages while mapping, as [`Space::populate`](crate::space::Space::populate)
+    /// does. If that fails, nothing stays mapped, and a mapping that was replaced is gone.
     pub fn populated(mut self) -> Map {
         self.population = Population::Eager;
         self
@@ -295,8 +297,8 @@ impl Map {
                 (Backing::File(file), ceiling, self.sharing)
             }
             What::Direct(file) if file.core().is_guarded() => {
-                // A device: each access is a call, and a part that another process has cut off is
-                // an error. Only a shared mapping is stored to.
+                // It is mapped as a device: each access is a call, which fails for a part that
+                // another process has cut off. Only a shared mapping allows stores.
                 let shared = self.sharing == Sharing::Shared;
                 let ceiling = match shared && file.core().writable() {
                     true => Protection::READ_WRITE,

@@ -34,14 +34,15 @@ impl Space {
         if map.population == Population::OnDemand {
             return Ok(VirtAddr(self.put(&map, Some(Edit::Detach))?.start));
         }
-        // A fork may come in between, and share the tables at both ends.
+        // If populating fails, the mapping is undone. That needs nodes if a fork comes in between
+        // and shares the tables at both ends.
         let (group, nodes) = (self.group(), PageCount(2 * PATH_NODES as u64));
         let nodes = self.0.pool.charge(group.id(), nodes, AllocMode::Wait)?;
         let nodes = Arc::new(SetAside::new(group, nodes));
         let range = self.put(&map, Some(Edit::Detach))?;
         let (at, len) = (VirtAddr(range.start), range.end - range.start);
         self.populate(at, len).inspect_err(|_| {
-            // The group is probably full.
+            // The group is probably full, so the frames come from what was set aside.
             failpoint!(Undoing);
             let scope = self.0.pool.store_scope(Some(nodes));
             let unmapped = self.unmap_paid(Payment::After, Some(scope), &range);
@@ -53,8 +54,9 @@ impl Space {
         Ok(at)
     }
 
-    /// Maps a file privately in place of anonymous memory. Pages of that memory become copies of
-    /// the file's. The memory was only stored to before, and no other thread uses it meanwhile.
+    /// Maps a file privately in place of anonymous memory. Pages of that memory become private
+    /// copies of the file's pages. The caller has only stored to the memory, and no other thread
+    /// uses it.
     pub(crate) fn map_behind(&self, map: &Map) -> Result<(), SpaceError> {
         self.put(map, None).map(drop)
     }
@@ -76,10 +78,12 @@ impl Space {
 
     /// Unmaps `len` bytes (rounded up to whole pages) at `at`. Parts that are not mapped are
     /// skipped. Once this has returned, no access reads or writes the old pages; dirty shared pages
-    /// stay in their file. One exception: the call to a [`Device`](crate::space::Device), or on a
-    /// file with [`OnShrink::Error`](crate::dax::OnShrink::Error), may still be under way if an
-    /// access had begun it, and then that access succeeds. A handler may take as long as it likes,
-    /// and may want a lock that the caller holds; [`Space::wait_for_calls`] waits for it.
+    /// stay in their file. One exception: if an access has begun a call to a
+    /// [`Device`](crate::space::Device), or on a file with
+    /// [`OnShrink::Error`](crate::dax::OnShrink::Error), the call may still be under way, and that
+    /// access then succeeds. Such calls are not waited for, because a handler may take as long as
+    /// it likes, and may need a lock that the caller holds. [`Space::wait_for_calls`] waits for
+    /// them.
     ///
     /// # Errors
     /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`],
@@ -93,8 +97,8 @@ impl Space {
     /// Waits for the calls to devices and on files with
     /// [`OnShrink::Error`](crate::dax::OnShrink::Error) that accesses to this space have begun.
     /// [`Space::unmap`], [`Space::protect`] and all other changes of the mappings return without
-    /// waiting for such calls. Once both a change and this have returned, no call is under way any
-    /// more that the change would have refused, so the device may be taken apart.
+    /// waiting for such calls. Once a change and then this have returned, no call is under way that
+    /// the change would have refused, so the device can be torn down.
     ///
     /// Calls that begin later are not waited for. If a handler never returns, or waits for the
     /// caller, this does not return either.
@@ -124,8 +128,8 @@ impl Space {
         Ok(())
     }
 
-    /// Unmaps as [`Space::unmap`] does, with nodes paid for in this way, and frames from what is
-    /// set aside in a scope.
+    /// Unmaps as [`Space::unmap`] does. `payment` says how the nodes of the mappings are paid for.
+    /// Frames come from what is set aside in `scope`, if there is one.
     fn unmap_paid(
         &self,
         payment: Payment,
@@ -178,7 +182,8 @@ impl Space {
                     .overlapping(&range)
                     .all(|vma| vma.protection.allows(right))
         };
-        // Forks share the tables, and still forbid what is allowed here from now on.
+        // Forks share the tables, and still forbid what is allowed here from now on. So the paths
+        // have to be made this space's own.
         let gives_more = gives(Protection::READ) || gives(Protection::EXECUTE);
         let may_execute = |vma: &Vma| vma.protection.allows(Protection::EXECUTE);
         let takes_execute =
@@ -188,8 +193,8 @@ impl Space {
             protection.allows(Protection::WRITE),
         ) {
             (false, _) => Some(Edit::Forbid),
-            // If the leaf stayed shared, a fork that may still execute would make the page valid
-            // for fetches.
+            // If the leaf stayed shared, a fork that may still execute could make the page valid
+            // for fetches again.
             (true, _) if gives_more || takes_execute => Some(Edit::Part),
             (true, false) => Some(Edit::ForbidWrite),
             // There is no right to take away, and a fault gives an access its new rights.
@@ -203,8 +208,9 @@ impl Space {
     /// to whole pages, and returns its address. The bytes move with the mapping; added pages have
     /// the content that a mapping of that length would have there.
     ///
-    /// A call that shrinks unmaps the end, and may cover several mappings. A call that keeps length
-    /// and address changes nothing. In all other cases the old range has to be in one mapping.
+    /// A call that shrinks unmaps the end; the old range may then cover several mappings. A call
+    /// that keeps length and address changes nothing. In all other cases the old range has to be in
+    /// one mapping.
     ///
     /// ```
     /// # use innerspace::{MIB, Map, Memory, space::Remap};

@@ -2,11 +2,11 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `revoke` | taking pages of files away, in every space that maps them |
+//! | `revoke` | revoking pages of files, in every space that maps them |
 //! | `steps` | a structural change, step by step |
 //! | `map`, `mapping` | what to map, and how; mapping, unmapping, protecting |
 //! | `remap`, `region`, `fork` | moving and growing mappings; a range that grows; forks |
-//! | `zap`, `take_dirty` | dropping anonymous pages with the gate open; taking what was stored to |
+//! | `zap`, `take_dirty` | dropping anonymous pages with the gate open; listing pages stored to |
 //! | `pages` | the calls about the pages of a range: advice, populating, locking, pinning |
 
 pub(crate) mod fork;

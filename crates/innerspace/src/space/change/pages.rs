@@ -44,7 +44,7 @@ pub enum Advice {
     WillNeed,
     /// The range will not be used soon: reclaim takes its pages early.
     Cold,
-    /// The order of reads is not known; read-ahead goes by the faults. This is the default.
+    /// The order of reads is not known; read-ahead follows the faults. This is the default.
     #[default]
     Normal,
     /// Cached files will be read here in random order: a fault reads nothing ahead, and maps only
@@ -53,8 +53,8 @@ pub enum Advice {
     /// Cached files will be read here from start to end: from the first fault on, a full window is
     /// read ahead.
     Sequential,
-    /// The range will not be used for long: pages of files are written and evicted. Anonymous pages
-    /// stay, because there is no swap.
+    /// The range will not be used for a long time: pages of files are written and evicted.
+    /// Anonymous pages stay, because there is no swap.
     PageOut,
 }
 
@@ -157,13 +157,13 @@ impl Space {
     ///
     /// The lock belongs to this space: a fork starts without locks, and the locks in a snapshot
     /// keep no page in memory. A restore brings back the locks of the snapshot's time, even in a
-    /// space that was forked from the snapshot. It brings in no pages: each stays in memory from
-    /// its next use on.
+    /// space that was forked from the snapshot. The restore itself brings in no pages: a page of a
+    /// locked range stays in memory from its next use on.
     ///
     /// # Errors
-    /// The errors of [`Space::populate`], of which [`SpaceError::Limit`] may come even if all pages
-    /// are present; if the group may not hold that much, [`SpaceError::Access`] with a limit fault.
-    /// Nothing is locked then that was not locked before.
+    /// The errors of [`Space::populate`]. [`SpaceError::Limit`] is possible even if all pages are
+    /// present. If the group has no room for all the pages, [`SpaceError::Access`] with a limit
+    /// fault. After an error, nothing is locked that was not locked before.
     pub fn lock(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         let before = set_residence(&self.0, "lock", at, len, Residence::Locked)?;
         ensure_pages(self, "lock", at, len).inspect_err(|_| {
@@ -179,7 +179,7 @@ impl Space {
     /// # Errors
     /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Empty`],
     /// [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`], [`SpaceError::Limit`]. Nothing is
-    /// changed.
+    /// changed then.
     pub fn unlock(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         set_residence(&self.0, "unlock", at, len, Residence::Pageable).map(drop)
     }
@@ -213,11 +213,11 @@ impl Space {
     /// a store happens during the call, its page is in this result or the next. So if bytes that
     /// are read after the call change, their page will be named again.
     ///
-    /// The result also contains ranges that were mapped, dropped, moved or restored since, and at
-    /// the first call everything; pages that were made ready for stores and not stored to
-    /// ([`Space::populate`], and neighbours in a block of a direct-access file); and more of a
-    /// range than was stored to, if memory to note its pages was refused. Stores by other spaces or
-    /// other mappings of a shared file do not count, nor do writes to the file itself.
+    /// The result may contain more than these pages: at the first call, everything; ranges that
+    /// were mapped, dropped, moved or restored since; pages that were made ready for stores and not
+    /// stored to ([`Space::populate`], and neighbours in a block of a direct-access file); and, if
+    /// memory to note pages was refused, more of a range than was stored to. Stores by other spaces
+    /// or other mappings of a shared file do not count, nor do writes to the file itself.
     ///
     /// The call waits for an accessor no longer than for its current access, and takes time in
     /// proportion to the pages in the result. The first store to each page after a call costs a
@@ -246,8 +246,9 @@ impl Space {
 }
 
 impl Accessor {
-    /// Makes files read ahead those parts of them that `len` bytes at `at` map, at any alignment.
-    /// Only a hint: pages that are not mapped, or for which there is no memory, are skipped.
+    /// Makes files read ahead the parts that `len` bytes at `at` map. The address and length need
+    /// no alignment. This is only a hint: pages that are not mapped, or for which there is no
+    /// memory, are skipped.
     ///
     /// # Errors
     /// [`SpaceError::File`] if reading fails.
@@ -333,7 +334,7 @@ fn unlock_what_is_left(space: &Arc<SpaceInner>, range: &Range<u64>) {
     let mut writer = space.gate.write();
     let unlock =
         |vmas: &mut VmaSet| vmas.update(range, |part| part.residence = Residence::Pageable);
-    // The group is probably full.
+    // The group is probably full, so the nodes are paid for afterwards.
     let changed = space.change_paid(Payment::After, &mut writer, range, None, unlock);
     drop(writer);
     space.finish(changed.expect("it needs no memory"));
@@ -369,7 +370,7 @@ fn for_each_file(
     Ok(())
 }
 
-/// Has the file read these bytes ahead, if it is a cached one.
+/// Makes the file read these bytes ahead, if it is a cached file.
 fn prefetch(file: &MappedFile, bytes: Range<u64>) -> Result<(), SpaceError> {
     match file {
         MappedFile::Cached(file) => Ok(PagedFile::new(file).prefetch(bytes)?),

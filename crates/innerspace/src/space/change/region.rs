@@ -43,8 +43,8 @@ pub struct Region {
 /// State that the handles of a region share.
 #[derive(Debug, Default)]
 struct Last {
-    /// The length that was set last, exactly as asked for. It holds while the space has that many
-    /// pages of the region.
+    /// The length that was set last, exactly as asked for. It is the region's length as long as the
+    /// mappings give the region that many pages.
     len: AtomicU64,
     /// Serialises moves of the end.
     moving: Mutex<()>,
@@ -80,8 +80,9 @@ impl Region {
         }
     }
 
-    /// Returns the length in whole pages, by the space's mappings, and the length of the part that
-    /// was not unmapped or mapped over; the difference is the reserve that is left.
+    /// Returns two lengths, in bytes of whole pages, that follow from the space's mappings: the
+    /// region's, and that of the part of its range that was not unmapped. The difference is the
+    /// reserve that is left.
     fn pages(&self) -> (u64, u64) {
         let range = self.start.0..self.start.0 + self.most;
         self.space.0.inside(|vmas| {
@@ -106,7 +107,7 @@ impl Region {
     }
 
     /// Moves the end of the region and returns it. Added bytes are zeros; pages that are cut off
-    /// are gone.
+    /// are dropped.
     ///
     /// # Errors
     /// [`SpaceError::NoRoom`] beyond the reserve; [`SpaceError::NotMapped`] where the reserve was
@@ -115,7 +116,7 @@ impl Region {
         if len > self.most {
             return Err(SpaceError::NoRoom { len });
         }
-        // A callback of the space is refused: it would wait here for the call that it works for.
+        // A callback of the space is refused: the call from which it comes may hold `moving`.
         self.space
             .0
             .check_live("moving the end of a region", self.start, len)?;
@@ -134,8 +135,8 @@ impl Region {
                 let (at, len) = (self.start + old, new - old);
                 self.space.protect(at, len, Protection::READ_WRITE)?;
             } else {
-                // The range has pages that were protected from every access, so it is mapped
-                // afresh.
+                // The range still has pages that were protected from every access, so zeros are
+                // mapped in their place.
                 let zeros = Map::anonymous(new - old).replacing(self.start + old);
                 self.space.map(zeros)?;
             }

@@ -109,15 +109,15 @@ pub(super) fn remap(
     }
 }
 
-/// Refuses a length if the mapping does not have that many pages from `at` on.
+/// Refuses to grow a mapping of a device, or one of a file beyond the largest offset.
 fn check_growth(vma: &Vma, at: VirtAddr, len: u64, end: u64) -> Result<(), SpaceError> {
     match vma.backing {
         Backing::Device(_) => {
             let mapping = vma.to_string();
             Err(SpaceError::DeviceEnds { at, len, mapping })
         }
-        // If a part were remapped to the length of the whole again and again, its offsets would at
-        // last be greater than any file's.
+        // A program could remap the last part of a mapping to the length of the whole, again and
+        // again. At some point the offsets would be greater than any file's.
         Backing::File(_) if (vma.file_page(at.0) << PAGE_SHIFT) + len > LAST_OFFSET => {
             let what = WHAT;
             Err(SpaceError::OutOfRange {
@@ -185,7 +185,7 @@ fn move_words(
                 space.part_in_vain(nodes.leaves(range), &mut underway.detached);
             }
             space.publish(vmas, changed);
-            // Accessors may again remember leaves at the ends of the ranges.
+            // Accessors may have remembered leaves at the ends of the ranges again.
             space.grace();
             drop(closed);
             return Ok(underway.done());

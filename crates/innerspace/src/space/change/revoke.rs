@@ -6,10 +6,10 @@
 //! accesses. Words in shared subtrees are changed where they are, which is right for every sharer
 //! (I11). The caller waits for the grace period.
 //!
-//! A caller that empties words of pages holds the lock of their block or entry, so that none is
-//! installed meanwhile, and leaves the words of other blocks alone (`change`). Four callers hold no
-//! such lock. Aging takes only validity; so does the request that makes stores take the slow path
-//! again. The sweep of holes empties only words of zeros, and faults ask the store again
+//! A caller that empties words of pages holds the lock of their block or entry, so that no such
+//! word is installed meanwhile. It leaves the words of other blocks alone (`steps`). Four callers
+//! hold no such lock. Aging takes only validity; so does the request that makes stores take the
+//! slow path again. The sweep of holes empties only words of zeros, and faults ask the store again
 //! afterwards. [`SpaceInner::sample_use`] is called by an access, not by the file, and ages one
 //! word.
 
@@ -86,9 +86,10 @@ impl Mappers for SpaceMapper {
 }
 
 impl SpaceMapper {
-    /// Goes through a range in parts, each in a section. Parts that are not mapped are skipped, so
-    /// a long range (of a truncation, to the end) is cheap, and so are parts without a leaf: a
-    /// mapping may have 2^36 pages. [`Revoke::Tables`] has work to do where there is no leaf, too.
+    /// Calls `work` for the parts of a range, each in a section. Parts that are not mapped are
+    /// skipped, because the range of a truncation may have no end. Parts without a leaf are
+    /// skipped, because a mapping may have 2^36 pages; not so for [`Revoke::Tables`], which has
+    /// work to do there too.
     fn in_parts(
         &self,
         pages: Range<u64>,
@@ -123,8 +124,8 @@ impl SpaceMapper {
     }
 }
 
-/// Drops a reference to a space. The last one is dropped by deferred work, because it tears the
-/// space down, which must not happen under the caller's block lock.
+/// Drops a reference to a space. If it is the last, deferred work drops it: that tears the space
+/// down, which must not happen under the caller's block lock.
 fn hand_on(space: Arc<SpaceInner>) {
     if let Some(space) = Arc::into_inner(space) {
         let (cache, group) = (space.cache.clone(), space.group_id());
@@ -133,9 +134,9 @@ fn hand_on(space: Arc<SpaceInner>) {
 }
 
 impl SpaceInner {
-    /// Samples an access to the page of a file at `at`. If the page's block is sampled, the page
-    /// loses its validity, as in aging. The access may use the page while its section is open; the
-    /// next access faults. The caller is in a section.
+    /// Samples an access to the page of a file at `at`. If the sampler wants to see the next use as
+    /// well, the page loses its validity, as in aging. The access may use the page while its
+    /// section is open; the next access faults. The caller is in a section.
     #[cold]
     pub(crate) fn sample_use(&self, at: u64) {
         let nodes = self.nodes();
@@ -164,8 +165,8 @@ impl SpaceInner {
         }
     }
 
-    /// Whether there may be a leaf for the pages: so many ranges may show them that not all are
-    /// looked at in one section.
+    /// Returns whether there may be a leaf for the pages. Also true if more ranges map them than
+    /// are looked at in one section.
     fn has_leaf(&self, vmas: &VmaSet, file: usize, pages: &Range<u64>) -> bool {
         let mut showing = vmas.showing(file, pages).zip(0_u64..);
         showing.any(|((_, addresses), count)| {
@@ -226,7 +227,7 @@ impl SpaceInner {
 
     /// Returns whether the revoker may empty the word at `at`, in a range that was a mapping of its
     /// file when its section began. If the word leads to a page of a cached file, only the revoker
-    /// that has locked the page's block may empty it: see `change`.
+    /// that has locked the page's block may empty it: see `steps`.
     fn may_empty(&self, vma: &Vma, at: u64, now: pte::Pte, how: Revoke) -> bool {
         match now.holds() {
             Holds::File | Holds::Direct if how == Revoke::Holes => false,

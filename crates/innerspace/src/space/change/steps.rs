@@ -1,27 +1,30 @@
 //! A structural change, step by step.
 //!
-//! 1. The new set of mappings is made, its nodes are charged and frames are set aside: all that can
-//!    fail or wait.
+//! 1. The new set of mappings is made, and its nodes are charged.
 //! 2. The gate is closed on the range: a flush is posted, and a grace period passes.
-//! 3. The paths are made the space's own, under `paths`, in a section. If a node is replaced, a
-//!    flush is posted.
+//! 3. The paths are made the space's own, under `paths`, in a section. If this takes more nodes
+//!    than are set aside, the gate opens, frames are allocated, and step 2 is repeated. If nodes
+//!    are replaced, accessors are told to forget them.
 //! 4. The words are changed.
 //! 5. The new set is published, and the sequence incremented.
 //! 6. A grace period passes, unless no leaf lies across an end of the range.
 //! 7. The gate opens.
 //! 8. Detached frames and nodes are released.
 //!
-//! Steps 2, 4 and 6 are left out if nothing was mapped in the range: then there is no word to
-//! change.
+//! The steps that can fail or wait for memory thus come before any word is changed.
 //!
-//! No step waits for a revoker whose section began after step 2. So the set tells a revoker where
-//! to search, but not what it may take: of the words of cached files, a revoker empties only those
-//! that lead to the block that it has locked (`has_page_in`).
-//! `docs/protocols/structural-changes.md` has the reasons for the order, and says what faults next
-//! to the range find.
+//! Steps 2, 4 and 6 are left out if nothing was mapped in the range: then there is no word to
+//! change. A change that needs no edit of the words leaves out step 3 as well.
+//!
+//! No step waits for a revoker whose section began after step 2. Such a revoker may use the old
+//! set, and meet words of the new one. So the set tells a revoker where to search, but not what it
+//! may take: of the words of cached files, it empties only those that lead to the block that it has
+//! locked (`has_page_in`). `docs/protocols/structural-changes.md` has the reasons for the order,
+//! and says what faults next to the range find.
 //!
 //! A wait for memory with the writer lock held counts as a callback of the space (`exec::reentry`):
-//! reclaim calls stores, and a store that changed the same space would wait for itself.
+//! reclaim calls stores, and a store that changed the same space would wait for the thread that
+//! called it.
 
 use std::ops::Range;
 use std::panic::resume_unwind;
@@ -52,9 +55,9 @@ use crate::sync::{Arc, failpoint};
 pub(crate) enum Payment {
     /// The group pays before anything is changed.
     Own,
-    /// The group pays before anything is changed if it has room, and otherwise once the change has
-    /// given back what it removes or replaces: a change that adds nothing, or undoes another, does
-    /// not fail for want of memory. Until then it may have some nodes more than are paid for.
+    /// If the group has room, it pays before anything is changed. Otherwise it pays once the change
+    /// has given back what it removes or replaces, and until then some nodes are not paid for. So a
+    /// change that adds nothing, or undoes another, does not fail for want of memory.
     After,
 }
 
@@ -67,9 +70,9 @@ pub(crate) struct Leftover {
     owes: bool,
 }
 
-/// Nodes that a change under way has detached. No other thread can reach copied nodes yet. Replaced
-/// nodes are released even if the change ends with an error, or with the panic of a store that was
-/// called to make room for it.
+/// Nodes and pages that a change under way has detached. They are released, after a grace period,
+/// even if the change ends with an error, or with the panic of a store that was called to make room
+/// for it.
 pub(crate) struct Underway<'s> {
     space: &'s SpaceInner,
     pub(super) detached: Detached,
@@ -81,7 +84,7 @@ impl<'s> Underway<'s> {
         Underway { space, detached }
     }
 
-    /// Takes the nodes out: the change is done, or continues elsewhere.
+    /// Returns what was detached. The caller releases it.
     pub(crate) fn done(mut self) -> Detached {
         std::mem::take(&mut self.detached)
     }
@@ -94,8 +97,8 @@ impl Drop for Underway<'_> {
 }
 
 impl SpaceInner {
-    /// Changes the mappings of `range` by `change` and, with `edit`, the words of its pages. Then
-    /// releases the writer lock, and does the work that is left.
+    /// Changes the mappings of `range` by calling `change`, and applies `edit`, if there is one, to
+    /// the words of its pages. Then releases the writer lock, and does the work that is left.
     ///
     /// # Errors
     /// [`SpaceError::Limit`]; nothing is changed then.
@@ -112,8 +115,8 @@ impl SpaceInner {
         Ok(())
     }
 
-    /// Changes the mappings and words, with the nodes of the mappings paid for in this way. The
-    /// caller passes the result to [`SpaceInner::finish`] once it has dropped the writer.
+    /// Changes the mappings and words. `payment` says how the nodes of the mappings are paid for.
+    /// The caller passes the result to [`SpaceInner::finish`] once it has dropped the writer.
     pub(crate) fn change_paid(
         self: &Arc<SpaceInner>,
         payment: Payment,
@@ -149,8 +152,9 @@ impl SpaceInner {
         done
     }
 
-    /// Changes the mappings by `change`. `tables` changes the words, publishes the new set and
-    /// returns what is detached; or fails, with nothing changed.
+    /// Changes the mappings by calling `change`, and then calls `tables`. `tables` changes the
+    /// words, publishes the new set and returns what it has detached; or it fails, with nothing
+    /// changed.
     pub(crate) fn change_by(
         self: &Arc<SpaceInner>,
         writer: &mut Writer<'_, Structure>,
@@ -184,7 +188,8 @@ impl SpaceInner {
         });
         if !matches!(done, Ok(Ok(_))) {
             let unused = writer.files.remove(&changed.added);
-            // The new set, which is dropped, was not the last to keep these files open.
+            // The new set is dropped. Its files stay open: the caller, or another set, has them
+            // too.
             unused.into_iter().map(FileUse::unregister).for_each(drop);
         }
         let detached = done.unwrap_or_else(|panic| resume_unwind(panic))?;
@@ -196,7 +201,8 @@ impl SpaceInner {
         })
     }
 
-    /// Publishes `vmas`, which sections see from now on. The old set is freed after a grace period.
+    /// Publishes `vmas`, and increments the sequence if an existing mapping has changed. The old
+    /// set is freed after a grace period.
     pub(crate) fn publish(&self, vmas: &VmaSet, changed: &Changed) {
         let replaced = self.vmas.publish(&self.pool.domain, vmas.clone());
         if !changed.removed.is_empty() {
@@ -213,16 +219,17 @@ impl SpaceInner {
         self.pool.retire(Retired::Call(Box::new(move |_| {
             drop(replaced);
             ledger.give_back();
-            // Any thread that wants memory may run this, and must not run a device's destructor.
+            // This may run on any thread that needs memory, which must not run a device's
+            // destructor.
             if !devices.is_empty() {
                 cache.defer(group, None, move || drop(devices));
             }
         })));
     }
 
-    /// Makes the paths of the range the space's own. Nothing is mapped in the range, so there are
-    /// no words yet. But words that faults install there from now on would be wrong for sharers of
-    /// the table, which map nothing there.
+    /// Makes the paths of the range the space's own. Nothing is mapped in the range, so it has no
+    /// words yet. But words that faults install there later would be wrong for sharers of the
+    /// table, which map nothing there.
     fn part_from_sharers(&self, range: &Range<u64>, edit: Edit) -> Result<(), SpaceError> {
         let nodes = self.nodes();
         let mut underway = Underway::new(self);
@@ -234,15 +241,15 @@ impl SpaceInner {
         debug_assert!(self.is_empty(range), "words where nothing is mapped");
         nodes.apply(range, edit, &mut underway.detached);
         if underway.detached.nodes() > before {
-            // Whole empty leaves were taken off: an accessor may remember one, from an access that
-            // found no mapping.
+            // Empty leaves were detached. An accessor may remember one, from an access that found
+            // no mapping.
             self.post(Post::All);
         }
         Ok(())
     }
 
-    /// Returns whether every slot of the range is empty, after reading each. `pte::take_alone`,
-    /// with the gate open, relies on that.
+    /// Reads every slot of the range, and returns whether all are empty. [`pte::take_alone`] relies
+    /// on empty slots if it is called with the gate open.
     pub(crate) fn is_empty(&self, range: &Range<u64>) -> bool {
         let nodes = self.nodes();
         let mut empty = true;
@@ -254,9 +261,9 @@ impl SpaceInner {
         empty
     }
 
-    /// Takes the write validity of the pages in these ranges, which makes the next store to each a
-    /// fault, and notes that restores have to compare such pages. The gate is closed on them, and
-    /// the caller waits for a grace period next.
+    /// Takes write validity from the pages in these ranges, so that the next store to each faults.
+    /// Notes that the next restore has to compare the bytes of pages without write validity. The
+    /// caller has the gate closed on the ranges, and waits for a grace period next.
     pub(crate) fn end_writes(&self, ranges: impl IntoIterator<Item = Range<u64>>) {
         let nodes = self.nodes();
         let mut leaves: Vec<u64> = Vec::new();
@@ -325,7 +332,8 @@ impl SpaceInner {
                 continue;
             }
             nodes.apply(range, edit, &mut underway.detached);
-            // The leaves between these two come off whole.
+            // Only `Edit::Detach` empties words, and it detaches leaves as a whole, except at the
+            // two ends of the range.
             self.part_in_vain([range.start, range.end - 1], &mut underway.detached);
             failpoint!(GateClosed);
             self.publish(vmas, changed);
@@ -337,8 +345,8 @@ impl SpaceInner {
         }
     }
 
-    /// Makes each leaf of these addresses that borrows nothing any more forget its shadow. The gate
-    /// is closed, and a grace period follows before the shadows are released.
+    /// Makes each leaf of these addresses that no longer borrows anything forget its shadow. The
+    /// caller has the gate closed, and releases the shadows after a grace period.
     pub(crate) fn part_in_vain(
         &self,
         places: impl IntoIterator<Item = u64>,
@@ -355,8 +363,8 @@ impl SpaceInner {
         }
     }
 
-    /// Makes the paths of the range the space's own, as far as the edit needs that. Returns `false`
-    /// if more nodes are needed.
+    /// Makes the paths of the range the space's own, if the edit needs that. Returns `false` if
+    /// more nodes are needed.
     pub(crate) fn own_range(
         &self,
         range: &Range<u64>,
@@ -367,8 +375,8 @@ impl SpaceInner {
         let nodes = self.nodes();
         let _section = self.pool.domain.reader();
         let _paths = self.paths.lock();
-        // Accessors may again remember a leaf at an edge, or nodes that were below an upper node
-        // when that was copied.
+        // Since the gate was closed, accessors may have remembered a leaf at an end of the range
+        // again, or nodes below an upper node that is copied here.
         let moved = |post| {
             self.post(post);
             self.leaves_copied(range);
@@ -377,8 +385,8 @@ impl SpaceInner {
         owned.is_ok()
     }
 
-    /// Replaces the mappings by another set, and the table by `take_table`, with the gate closed
-    /// everywhere. If that fails, nothing is changed.
+    /// Replaces the mappings by `vmas`, and the table by calling `take_table`, with the gate closed
+    /// everywhere. If either fails, nothing is changed.
     pub(crate) fn replace_all(
         self: &Arc<SpaceInner>,
         writer: &mut Writer<'_, Structure>,
@@ -395,9 +403,9 @@ impl SpaceInner {
             }
         };
         let done = self.change_by(writer, Payment::Own, replace, |writer, vmas, changed| {
-            // The new leaves come from a snapshot. A revocation may have called this space's mapper
-            // already, and may call the snapshot's when the leaves have moved here. A mapper that
-            // is registered anew is called again.
+            // The new leaves come from a snapshot. A revocation under way may have called this
+            // space's mapper already, and may call the snapshot's only after the leaves have moved
+            // here. It also calls a mapper that is registered anew.
             renewed = writer.files.renew(|file| mapper(self, file));
             self.code.changed(&EVERYWHERE);
             self.dirty.forget(self.payer(), &EVERYWHERE);
@@ -408,7 +416,8 @@ impl SpaceInner {
             drop(closed);
             Ok(underway.done())
         });
-        // The new registrations, or the work that is left, keep these files open.
+        // These are the old registrations. The new ones, or the work that is left, keep the files
+        // open.
         renewed.into_iter().map(FileUse::unregister).for_each(drop);
         done
     }
@@ -418,7 +427,7 @@ impl SpaceInner {
         self.nodes().release(leftover.detached);
         if !leftover.unused.is_empty() {
             let files = leftover.unused.into_iter();
-            // The old set may be the last to keep one of these files open.
+            // The old set may have been the last to keep one of these files open.
             self.cache
                 .released(files.filter_map(FileUse::unregister).collect());
         }

@@ -1,4 +1,4 @@
-//! Taking the pages that were stored to; `dirty` has the protocol.
+//! Listing the pages that were stored to since the last call; `dirty` has the protocol.
 
 use std::ops::Range;
 
@@ -12,19 +12,19 @@ use crate::{PageCount, VirtAddr};
 /// Implements [`Space::take_dirty`](crate::Space::take_dirty).
 pub(super) fn take(space: &SpaceInner, range: &Range<u64>) -> Vec<Range<VirtAddr>> {
     let writer = space.gate.write();
-    // Reclaim makes room for one more range in the log. The log is not locked meanwhile, because
-    // faults lock it.
+    // The log needs memory for one more range, which reclaim frees. The log is not locked
+    // meanwhile, because faults lock it.
     if space.dirty.make_room(space.payer()).is_err() {
         let _inside = Inside::callback(space.id);
         let (group, page) = (space.group_id(), PageCount(1));
-        // If there is no memory, more of the range is named at the next call.
+        // If there is no memory, the next call names more pages than were stored to.
         drop(space.pool.charge(group, page, AllocMode::Wait));
     }
     let closed = writer.close(&space.pool.domain, range, || ());
     let taken = space.dirty.take(space.payer(), range);
     failpoint!(Taken);
     space.end_writes(taken.iter().cloned());
-    // A store may be under way that relies on write validity taken away here, or elsewhere before.
+    // A store may be under way that relies on write validity taken away here, or earlier elsewhere.
     if !taken.is_empty() {
         space.grace();
     }

@@ -12,14 +12,14 @@
 //!    the shadow, which has no parent, would keep it. Then, in a section, each word is swapped for
 //!    an empty one. Faults meanwhile replace words by compare-exchange: of the threads that want a
 //!    word's page, one gets it.
-//! 3. Both locks are released before the wait, so that others can take them.
-//! 4. A grace period passes, if there is anything to release: a thread that had found a page by its
-//!    word is done with it (I6).
-//! 5. The pages are released, and a shadow from which the leaf borrows nothing any more.
+//! 3. Both locks are released before the wait, so that other threads can take them.
+//! 4. A grace period passes, if there is anything to release. After it, every thread that had found
+//!    a page by its word is done with the page (I6).
+//! 5. The pages are released, and so is a shadow from which the leaf no longer borrows anything.
 //!
-//! A store at the same time as the call comes before it, and is lost, or comes after it, and stays.
-//! A fault that copies a page has read the page's word in the section in which it copies. So the
-//! page is not reused until that section has ended, and the word does not return to its old value
+//! A concurrent store either comes before the call, and is lost, or comes after it, and stays. A
+//! fault that copies a page has read the page's word in the section in which it copies. So the page
+//! is not reused until that section has ended, and the word does not return to its old value
 //! (`pte`). If a fault takes a page over from a shadow during step 2, the page belongs to the leaf
 //! before the swap, or stays with the shadow.
 
@@ -70,8 +70,8 @@ fn take_words(space: &SpaceInner, range: &Range<u64>) -> Option<Detached> {
     let nodes = space.nodes();
     let section = space.pool.domain.reader();
     let paths = space.paths.lock();
-    // If there is no leaf, there is nothing to drop. A leaf that is linked meanwhile may be in
-    // a shared node.
+    // Where there is no leaf now, there is nothing to drop. A leaf that is linked later is left
+    // alone: it may be in a shared node.
     let starts = nodes.leaves(range);
     let own = |at: &u64| {
         nodes
@@ -102,7 +102,7 @@ fn take_words(space: &SpaceInner, range: &Range<u64>) -> Option<Detached> {
     Some(taken)
 }
 
-/// Returns whether the range contains a whole leaf, which can be taken off as one.
+/// Returns whether the range contains a whole leaf, which can be detached as one.
 fn has_whole_leaf(range: &Range<u64>) -> bool {
     range.start.next_multiple_of(LEAF_BYTES) + LEAF_BYTES <= range.end
 }
