@@ -2,8 +2,8 @@
 //!
 //! Nothing is recorded until the first restore. From then on each fault that gives the space a page
 //! of its own records the page, inside the fault's section. A restore, with the gate closed, thus
-//! finds all of them. The record contains the number of the space's structural changes, and is good
-//! as long as that is unchanged.
+//! finds all of them. The record contains the number of the space's structural changes, and is
+//! valid as long as this number stays the same.
 
 use super::ghosts::Ghosts;
 use crate::space::core::payer::Payer;
@@ -11,8 +11,8 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::{FrameId, PAGE_SIZE, PageCount};
 
-/// The most pages that are recorded: 16 MiB. Once there are more, restores drop the changed pages,
-/// until the space is restored again.
+/// The most pages that are recorded: 16 MiB. If more pages change, the next restore drops them
+/// instead of restoring in place, and a new record begins.
 pub(super) const MOST: usize = 4096;
 /// The number of records that fit in a page of memory. The group is charged for whole pages.
 const A_PAGE: usize = PAGE_SIZE / size_of::<Changed>();
@@ -27,14 +27,14 @@ const NOBODY: u64 = 0;
 pub(super) struct Changed {
     pub(super) at: u64,
     /// The leaf that has the page. It stays in its place, and exclusive to the space, while the
-    /// record is good.
+    /// record is valid.
     pub(super) leaf: FrameId,
-    /// The frame of the snapshot's page at the same address, or the zero frame, once it was looked
-    /// up. It does not change.
+    /// The frame of the snapshot's page at the same address, or the zero frame. It does not change.
+    /// `None` until it is looked up, and if the snapshot has a page of a file there.
     pub(super) image: Option<FrameId>,
-    /// The number of restores up to now, in a row, that each came after a store to the page.
+    /// The number of the latest consecutive restores that each came after a store to the page.
     pub(super) streak: u8,
-    /// The number of restores up to now, in a row, without a store to the page before them.
+    /// The number of the latest consecutive restores before which the page was not stored to.
     pub(super) idle: u8,
 }
 
@@ -45,12 +45,13 @@ impl Changed {
     }
 }
 
-/// The recorded pages, with the state at which the record began.
+/// The recorded pages, and the state of the space on which they are based.
 #[derive(Debug)]
 pub(super) struct Record {
     /// The snapshot to which the space was restored; `NOBODY` once a page could not be recorded.
     pub(super) snapshot: u64,
-    /// The number of the space's structural changes then, the restore's own included.
+    /// The number of the space's structural changes at the last restore, the restore's own
+    /// included.
     pub(super) revision: u64,
     pub(super) pages: Vec<Changed>,
     /// The number of pages of memory that the group is charged for.
@@ -60,7 +61,7 @@ pub(super) struct Record {
     /// The number of restores in place since the record began.
     pub(super) restores: u32,
     /// Whether a watch took write validity from pages since the last restore. Then a page without
-    /// it may have been stored to as well.
+    /// write validity may have been stored to as well.
     pub(super) doubtful: bool,
 }
 
@@ -74,11 +75,11 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    /// Records a page that a fault has given the space, in this leaf. The fault is in its section,
-    /// inside the gate.
+    /// Records a page that a fault has given the space. `leaf` returns the leaf that has the page.
+    /// The fault is in its section, inside the gate.
     #[inline(always)]
     pub(crate) fn record(&self, payer: Payer<'_>, at: u64, leaf: impl FnOnce() -> FrameId) {
-        // Relaxed: the gate orders this load.
+        // Relaxed: the flag changes only with the gate closed, and this fault is inside the gate.
         if self.recording.load(Ordering::Relaxed) {
             self.push(payer, at, leaf());
         }
@@ -123,7 +124,7 @@ impl Changes {
             .is_some_and(|known| known.snapshot == snapshot)
     }
 
-    /// Takes the record out, and stops recording. The gate is closed.
+    /// Removes and returns the record, and stops recording. The gate is closed.
     pub(super) fn take(&self) -> Option<Record> {
         self.recording.store(false, Ordering::Relaxed);
         self.record.lock().take()

@@ -17,8 +17,8 @@ pub(crate) struct DeviceStates {
 }
 
 impl DeviceStates {
-    /// Asks the devices of a space, which is charged for the answers: those that its snapshot maps,
-    /// each once; `None` without a device. The caller holds no lock.
+    /// Asks each device that the snapshot maps for its state, once. The group of `space` is charged
+    /// for the states. Returns `None` if no device is mapped. The caller holds no lock.
     ///
     /// # Errors
     /// The space's group has no room.

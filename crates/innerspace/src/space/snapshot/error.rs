@@ -17,7 +17,7 @@ pub enum SnapshotFileError {
     /// The file could not be read or written.
     #[error("a snapshot could not be read or written at byte {}: {}", Grouped(*offset), WithCauses(source))]
     Io {
-        /// The number of bytes read or written before.
+        /// The number of bytes read or written before the error.
         offset: u64,
         /// The error of the reader or writer.
         r#source: io::Error,
@@ -36,7 +36,7 @@ pub enum SnapshotFileError {
     /// The bytes differ from those that were written.
     #[error("the snapshot is damaged: {what} at byte {}", Grouped(*offset))]
     Damaged {
-        /// What is wrong.
+        /// A description of the damage.
         what: &'static str,
         /// The position at which the record begins.
         offset: u64,

@@ -1,6 +1,7 @@
 //! Snapshots in files.
 //!
-//! All numbers are little-endian. A header, then records until the last:
+//! All numbers are little-endian. A file is a header, then records up to the one that marks the
+//! end:
 //!
 //! ```text
 //! header   magic "INNERSNP", version u32, CRC-32 of the twelve bytes before it, u32
@@ -12,18 +13,18 @@
 //!   3 end      mappings u64, pages u64
 //! ```
 //!
-//! Pages of anonymous memory that are all zeros are left out. So are pages of files, unless a
-//! private store has copied them: only the file's name is saved, and the caller that loads the
-//! snapshot says which file it is.
+//! Pages of anonymous memory that are all zeros are left out. So are pages of files, unless a store
+//! through a private mapping has copied them: only the file's name is saved, and the caller that
+//! loads the snapshot says which file it is.
 //!
 //! A record's check is the CRC-32 of the check before it (for the first record, the header's), its
 //! kind, its length and its payload. So a record fits only its place in its file: if a record is
-//! replaced, lost, repeated or taken from an older save, it does not fit the one before it, or the
-//! one after it does not fit. The end is a record too, so its check vouches for the whole file.
-//! Bytes after the end are not read.
+//! replaced, lost, repeated or taken from an older save, its own check or that of the next record
+//! fails. The end is a record too, so its check vouches for the whole file. Bytes after the end are
+//! not read.
 //!
-//! Other versions are not read: in versions 1 and 2 a check did not depend on the one before it,
-//! and such a file could not be told from a good one.
+//! Other versions are not read: in versions 1 and 2 a check did not depend on the one before it, so
+//! a file with a replaced record could not be told from a good one.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -52,11 +53,11 @@ const WIDTH: u32 = 4;
 const BATCH: usize = 64;
 /// The longest payload. A greater length is damage, and no memory is allocated for it.
 const LONGEST: u64 = (BATCH * PAGE_SIZE) as u64 + 8;
-/// The bytes of a mapping's payload before the name.
+/// The number of bytes of a mapping's payload before the name.
 const MAPPING_BYTES: usize = 28;
 /// The most bytes of a file's name.
 const LONGEST_NAME: u64 = LONGEST - MAPPING_BYTES as u64;
-/// The bytes of address space that one section looks through.
+/// The number of bytes of address space that one section looks through.
 const STRIDE: u64 = 2 << 20;
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -138,8 +139,8 @@ fn save_pages(
         let end = vma.end.min((at & !(STRIDE - 1)) + STRIDE);
         for page in space.inside(|_| nodes.private_pages(&(at..end))) {
             let mut bytes = [0; PAGE_SIZE];
-            // The page is read by the table, not by an accessor, so that pages without read
-            // permission are saved too.
+            // The page is read through the table, not through an accessor, so that pages without
+            // read permission are saved too.
             space.inside(|_| nodes.copy_still_page(page, &mut bytes));
             if vma.file().is_none() && bytes == [0; PAGE_SIZE] {
                 continue;
@@ -163,8 +164,9 @@ fn save_pages(
     Ok(saved)
 }
 
-/// Returns the payload of a mapping. Refuses devices, whose state is not in memory; direct-access
-/// files, which `load` cannot open by name; and names that `load` would take for damage.
+/// Returns the payload of a mapping's record. Refuses devices, whose state is not in memory;
+/// direct-access files, which `load` cannot open by name; and names so long that `load` would take
+/// them for damage.
 fn mapping_payload(vma: &Vma) -> Result<Vec<u8>, SnapshotFileError> {
     let at = VirtAddr(vma.start);
     let mut payload = Vec::with_capacity(MAPPING_BYTES + 32);
@@ -326,8 +328,8 @@ impl<R: Read> Records<'_, R> {
     }
 }
 
-/// A space being filled. Its private mappings allow stores until the end, whatever their
-/// protection.
+/// A space being filled. Until the end record is read, its private mappings allow stores, whatever
+/// protection they get then.
 struct Load<'space, Open> {
     space: &'space Space,
     open: Open,
@@ -345,7 +347,8 @@ struct Mapping {
     protection: Protection,
     sharing: Sharing,
     /// The file that a private mapping gets at the end. Until then the mapping is anonymous: a
-    /// store would read the page that it copies, and the file may have lost that page.
+    /// store to a private mapping of the file would first read the page, which the file may no
+    /// longer have.
     file: Option<Map>,
 }
 

@@ -113,7 +113,8 @@ impl Space {
 
 impl Snapshot {
     /// Creates a space that starts as this snapshot, in the same group. Takes no lock that readers
-    /// or other forks hold for long: many threads may fork from one snapshot at the same time.
+    /// or other forks hold for a long time: many threads may fork from one snapshot at the same
+    /// time.
     ///
     /// # Errors
     /// As [`Space::fork`].
@@ -158,7 +159,7 @@ impl Snapshot {
         self.0.group()
     }
 
-    /// Checks everything that the snapshot keeps. No other thread uses it meanwhile.
+    /// Checks everything that the snapshot keeps. No other thread may use it meanwhile.
     ///
     /// # Panics
     /// Panics if an invariant is broken.

@@ -1,8 +1,8 @@
-//! Pages that a space has given back at recent restores: a page that is stored to again so soon is
-//! worth keeping.
+//! Pages that a space has given back at recent restores. If such a page is stored to again soon
+//! after, the next restore keeps it.
 
-/// The number of restores in a row, each without a store to a page before it, after which no more
-/// stores to that page are expected.
+/// The number of consecutive restores without a store to a page after which no more stores to that
+/// page are expected.
 pub(super) const IDLE: u8 = 4;
 
 /// The number of places. A page's number selects its place, which remembers one page, the newest.
@@ -19,7 +19,7 @@ impl Ghosts {
     /// The size in bytes.
     pub(super) const SIZE: usize = PLACES * size_of::<u64>();
 
-    /// Creates a table that remembers nothing: no page has so high a number.
+    /// Creates a table that remembers no page: the number in each place is greater than any page's.
     pub(super) fn new() -> Ghosts {
         Ghosts(Box::new([u64::MAX; PLACES]))
     }
@@ -34,8 +34,8 @@ impl Ghosts {
         self.0[Ghosts::place(page)] = page << CLOCK_BITS | u64::from(restore) & CLOCK;
     }
 
-    /// Returns whether a page was given back a few restores before number `restore`. Rarely true
-    /// for a page given back long before, when the count has wrapped around.
+    /// Returns whether a page was given back a few restores before number `restore`. In rare cases
+    /// also true for a page given back long before, because the count wraps around.
     pub(super) fn has(&self, page: u64, restore: u32) -> bool {
         let place = self.0[Ghosts::place(page)];
         let age = u64::from(restore).wrapping_sub(place) & CLOCK;

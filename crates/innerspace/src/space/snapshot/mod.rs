@@ -4,10 +4,11 @@
 //! |---|---|
 //! | `frozen` | taking one, reading it, forking from it |
 //! | `view` | bytes of a snapshot as a slice |
-//! | `restore` | going back to one, in two forms: the restore of a fuzz loop |
+//! | `restore` | going back to one, in two forms, of which one serves fuzz loops |
 //! | `changes` | which pages a space has changed since its last restore |
 //! | `ghosts` | which pages it has given back lately |
-//! | `diff` | differences, from the tables alone |
+//! | `devices` | the states of the devices that it maps |
+//! | `diff` | differences, from mappings and tables alone |
 //! | `file` | saving one, and loading it |
 //! | `error` | the errors of saving and loading |
 //!

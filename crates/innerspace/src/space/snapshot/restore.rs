@@ -3,10 +3,10 @@
 //! - **Drop**: where the space's table differs from the snapshot's, the space gets the snapshot's
 //!   subtrees back, and releases its own. This is always right. The next store to each leaf has to
 //!   copy the leaf again, and the page.
-//! - **In place**: the bytes of each page that the space has made its own are copied back, and page
-//!   and table stay. The next stores to them need no fault. This is right if nothing but stores has
-//!   happened since the last restore to the same snapshot, and if every page that the space has
-//!   made its own since then is recorded (`changes`).
+//! - **In place**: the bytes of each page that the space has made its own are copied back, and the
+//!   page and the table stay. The next stores to them need no fault. This is right if nothing but
+//!   stores has happened since the last restore to the same snapshot, and if every page that the
+//!   space has made its own since then is recorded (`changes`).
 //!
 //! A restore in place is chosen whenever it is right: if a page is stored to again, copying it back
 //! costs less than dropping it, which means freeing it, a fault and another copy. A page that was
@@ -19,10 +19,10 @@
 //!   fault.
 //! - *A page stored to again* is copied back and loses its write validity: the next store is a
 //!   short fault.
-//! - *A page stored to [`STEADY`] times in a row* is copied back each time, stored to or not, and
-//!   the next store needs no fault.
-//! - *A page not stored to* stays as it is: the next store is a short fault. After [`IDLE`] times
-//!   in a row it is given back, and the next store copies the page.
+//! - *A page stored to before [`STEADY`] restores in a row* is copied back at every restore, stored
+//!   to or not, and the next store needs no fault.
+//! - *A page not stored to* stays as it is: the next store is a short fault. After [`IDLE`] such
+//!   restores in a row it is given back, and the next store copies the page.
 //!
 //! If a watch has taken write validity since the last restore (`take_dirty`, `watch_code`), the
 //! bytes of pages without it are compared instead.
@@ -54,12 +54,12 @@ use crate::{FrameId, PAGE_SIZE, VirtAddr};
 
 /// The number of restores in place from one comparison of steady pages to the next.
 const AUDIT: u32 = 16;
-/// The number of restores in a row, each after a store to a page, after which a store before every
-/// restore is expected.
+/// The number of restores in a row, each after a store to a page, after which the page is expected
+/// to be stored to before every restore.
 const STEADY: u8 = 3;
 
-/// Implements [`Space::restore`](crate::Space::restore), to the snapshot of this space and these
-/// devices.
+/// Implements [`Space::restore`](crate::Space::restore). `image` is the snapshot's space, and
+/// `devices` has the states of its devices.
 pub(super) fn restore(
     space: &Arc<SpaceInner>,
     image: &SpaceInner,
@@ -107,8 +107,8 @@ fn restore_by_dropping(
     Ok(())
 }
 
-/// Copies the recorded pages back. Returns false, with nothing changed, if a restore in place is
-/// not right or not worthwhile.
+/// Copies the recorded pages back. Returns false if a restore in place is not right: then no page
+/// is changed, and the record is dropped.
 fn restore_in_place(
     space: &SpaceInner,
     image: &SpaceInner,
@@ -116,7 +116,7 @@ fn restore_in_place(
 ) -> bool {
     writer.revision += 1;
     let _closed = writer.close(&space.pool.domain, &EVERYWHERE, || space.post(GATE_MAIL));
-    // The record is read only now, with the gate closed, when it has every installed page.
+    // Only now, with the gate closed, does the record have every page that was installed.
     let Some(mut known) = space.changes.take() else {
         return false;
     };
@@ -186,14 +186,15 @@ struct Walk<'a> {
     audit: bool,
     /// The record, without its pages.
     record: &'a Record,
-    /// Pages copied back so far.
+    /// The number of pages copied back so far.
     copied: u64,
     /// Pages that the space has given back, with their addresses.
     freed: Vec<(u64, Pte)>,
 }
 
 impl Walk<'_> {
-    /// Returns the frame with the image's bytes at `at`; `None` if it is a page of a file.
+    /// Returns the frame with the image's bytes at `at`; `None` if the image has a page of a file
+    /// there.
     #[cold]
     fn look_up(&self, at: u64) -> Option<FrameId> {
         let leaf = self.theirs.find(at);
@@ -208,8 +209,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Makes the page as in the image. Returns false if the space no longer has a page of its own
-    /// there. The caller has checked that this is possible.
+    /// Makes the page the same as in the image. Returns whether the space still has a page of its
+    /// own there. The caller has checked that nothing but its leaf keeps the page.
     #[inline]
     fn bring_back(&mut self, known: &mut Changed) -> bool {
         let word = word(self.nodes, known);
@@ -219,15 +220,15 @@ impl Walk<'_> {
                 .is_some_and(|leaf| leaf.exclusive && leaf.frame == known.leaf)
         );
         if self.record.doubtful {
-            // The dirty bit of a stored page may have been taken, and the page's bytes change again
-            // now.
+            // A watch may have noted the page as stored to already, and the page's bytes change
+            // again now.
             self.space.written(known.at);
         }
         if known.image.is_none() {
             known.image = self.look_up(known.at);
         }
         let Some(image) = known.image else {
-            // In the image, the page is one of the file.
+            // The image has a page of a file here.
             self.freed.push((known.at, pte::take(word)));
             return false;
         };

@@ -13,7 +13,7 @@ use crate::space::table::still::StillPage;
 use crate::space::vma::protection::Protection;
 use crate::sync::Arc;
 
-/// Heap bytes of an `Arc` besides its value.
+/// The size of the two reference counts of an `Arc`.
 const ARC_BYTES: usize = 16;
 
 /// Bytes of a snapshot that stay as they are, even when the snapshot and every space are gone.
@@ -22,13 +22,13 @@ const ARC_BYTES: usize = 16;
 ///
 /// A view inside one private page is the page itself. A view across pages, or of pages of files, is
 /// a copy. The snapshot's group is charged for either. A clone has the same bytes and costs one
-/// more count.
+/// more reference.
 #[derive(Clone)]
 pub struct PageView(Arc<Bytes>);
 
 struct Bytes {
     what: What,
-    /// Ends with the view.
+    /// The charge for the view's memory, which is given back with the view.
     _heap: HeapBytes,
 }
 
