@@ -1,5 +1,5 @@
 //! Compares two tables, and makes one like the other. Equal words are skipped with their subtrees,
-//! so the cost depends on how many nodes were un-shared since.
+//! so the cost depends on how many nodes the two tables no longer share.
 
 use std::ops::Range;
 
@@ -26,9 +26,10 @@ fn private_page(word: Option<&AtomicU64>) -> Option<u64> {
 }
 
 impl<'pool> Nodes<'pool> {
-    /// Makes the table like that below `theirs`, or fails with nothing changed. Upper
-    /// nodes that are exclusive to the space are kept. `detached` receives the nodes that are not
-    /// in the table. The gate is closed, and `theirs` loses no children.
+    /// Makes the table like that below `theirs`, or fails with nothing changed. Upper nodes that
+    /// are exclusive to the space are kept. `detached` receives the nodes that are no longer in the
+    /// table; after a failure, those that did not come into it. The gate is closed, and `theirs`
+    /// loses no children.
     pub(crate) fn restore_table(
         self,
         theirs: FrameId,
@@ -46,7 +47,8 @@ impl<'pool> Nodes<'pool> {
                     change.word.store(word, Ordering::Release);
                     change.old
                 }
-                // The word stays as it is: a revoker may have unlinked its leaf of zeros.
+                // Only the new child's ref is given back. The word has not changed, and is not
+                // written: a revoker may have unlinked the leaf of zeros from it meanwhile.
                 Err(TooManyForks) => change.new,
             };
             let dropped = dropped.map(|node| (node, change.level - 1));

@@ -13,10 +13,10 @@ use crate::sync::domain::Post;
 use crate::sync::failpoint;
 use crate::sync::raw::{AtomicU64, Ordering};
 
-/// What to do to the slots of a range.
+/// A change of the slots of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Edit {
-    /// Empties the slots. A subtree that lies wholly in the range is taken off as one.
+    /// Empties the slots. A subtree that is entirely in the range is detached as one.
     Detach,
     /// Takes all validity away. The paths are made the space's own first.
     Forbid,
@@ -32,7 +32,8 @@ impl Edit {
         self != Edit::ForbidWrite
     }
 
-    /// Returns whether the edit takes off a node at `level`, which covers `part`, as a whole.
+    /// Returns whether the edit detaches a node at `level` as a whole. `part` is the part of the
+    /// range that the node covers.
     fn takes_whole(self, level: u32, part: &Range<u64>) -> bool {
         self == Edit::Detach && part.end - part.start == span(level + 1)
     }
@@ -56,14 +57,14 @@ impl Edit {
     }
 }
 
-/// Changes of a range have two phases, both with the gate closed. The first makes the paths the
-/// space's own. It changes nothing that a user can see, and can be started again with more nodes.
-/// The second edits the slots, and needs no nodes.
+/// A change of a range has two phases, both with the gate closed if anything is mapped there. The
+/// first makes the paths the space's own. It changes nothing that a user can see, and can be
+/// started again with more nodes. The second edits the slots, and needs no nodes.
 impl Nodes<'_> {
-    /// Makes the paths that `edit` needs the space's own. The replaced nodes go to `detached`, even
-    /// when the call fails. `moved` is called, whether or not it fails, with what accessors have to
-    /// forget before the new nodes can be written to. The caller is inside the gate, or has it
-    /// closed, and holds the space's `paths` mutex.
+    /// Makes the paths to the range the space's own, if `edit` needs that. Replaced nodes go to
+    /// `detached`. If there are any, calls `moved` with what accessors have to forget before the
+    /// new nodes can be written to. Both happen even if the call fails. The caller is inside the
+    /// gate, or has it closed, and holds the space's `paths` mutex.
     pub(crate) fn own_range(
         self,
         range: &Range<u64>,
@@ -109,9 +110,9 @@ impl Nodes<'_> {
         owned
     }
 
-    /// Returns the leaf of `at`, with the path made the space's own as by [`Nodes::own_range`], and
-    /// missing nodes created. Where there was no leaf, a load may link the leaf of zeros meanwhile:
-    /// a store has to lock the entry of its page before it can tell, and then looks again.
+    /// Returns the leaf of `at`. Makes the path the space's own, as [`Nodes::own_range`] does, and
+    /// creates missing nodes. If there was no leaf, a load may meanwhile link the leaf of zeros. A
+    /// store can tell only once it has locked the entry of its page, and then looks again.
     pub(crate) fn own_path(
         self,
         at: u64,
@@ -125,10 +126,10 @@ impl Nodes<'_> {
         self.fill_path(at, 0, spares)
     }
 
-    /// Applies `edit` to every slot of the range. If the edit needs paths that are exclusive to the
-    /// space, they already are. Opens a section of its own: if the paths are shared, a fault next
-    /// to the range may meanwhile replace a leaf by a copy and release it, and the leaf would then
-    /// be exclusive to another space, or free.
+    /// Applies `edit` to every slot of the range. The caller has made the paths exclusive to the
+    /// space, if the edit needs that. This opens a section of its own. If the paths are shared, a
+    /// fault next to the range may meanwhile replace a leaf by a copy and release the leaf, which
+    /// without the section could then be exclusive to another space, or free.
     pub(crate) fn apply(self, range: &Range<u64>, edit: Edit, detached: &mut Detached) {
         let _section = self.pool.domain.reader();
         let Ok(()) = self.walk::<Infallible>(range, &mut |word, child, level, part| {
@@ -143,8 +144,8 @@ impl Nodes<'_> {
                     failpoint!(Edited);
                 }
                 if edit.needs_own_path() {
-                    // Accessors that had the leaf coalesced were told when the gate closed. If
-                    // nothing was mapped here, none had it coalesced.
+                    // Accessors that had the leaf coalesced were told to forget it when the gate
+                    // closed. If nothing was mapped here, none had it coalesced.
                     self.unmark_coalesced(child);
                 }
             }
@@ -154,12 +155,12 @@ impl Nodes<'_> {
 
     /// Announces that the child at `level` on the way to `at` is replaced next. If it is an upper
     /// node, accessors have to forget everything: until they do, a sharer may link a leaf into the
-    /// old node, and this space must not use that leaf. `forget` is what is owed so far to
-    /// accessors that may have cached a node that was replaced.
+    /// old node, and this space must not use that leaf. `forget` is what accessors have to forget
+    /// of the nodes replaced so far; this adds to it.
     ///
-    /// From then on until the accessors have been told, the root counts twice: a fault that has
-    /// walked to a leaf takes the leaf for shared, and waits for `paths`, which the caller holds,
-    /// before it stores there.
+    /// From the first call for a range until the accessors have been told, the root has a second
+    /// ref. So a fault that has walked to a leaf takes the leaf for shared, and waits for `paths`,
+    /// which the caller holds, before it stores there.
     fn replaces(self, level: u32, at: u64, forget: &mut Option<Post>) {
         let post = match level {
             0 => Post::One(leaf_number(at)),

@@ -38,9 +38,9 @@ impl Nodes<'_> {
     }
 
     fn copy_leaf(self, old: FrameId, frame: PoolFrame<'_>) -> FrameId {
-        // A shadow that only `old` keeps is collapsed first. Borrowing through it would keep a
-        // chain of such leaves alive, one more with each fork, and a ref on each page would touch
-        // all their frames.
+        // A shadow that only `old` keeps is collapsed first. Otherwise the chain of such leaves
+        // would become longer with each fork. Borrowing keeps them all alive, and once the chain is
+        // cut, a ref on each page touches the metadata of all frames.
         let _section = self.pool.domain.reader();
         while self.collapse_shadow(old, Borrower::Shared) {}
         let depth = self.shadow(old).map_or(1, |(_, depth)| depth + 1);
@@ -76,7 +76,7 @@ impl Nodes<'_> {
     }
 
     /// Copies a leaf; the copy takes a ref on each anonymous page, and so borrows nothing. Pinned
-    /// pages are copied into `pages`.
+    /// pages are copied to frames from `pages`.
     pub(super) fn copy_flat(
         self,
         old: FrameId,
@@ -87,7 +87,7 @@ impl Nodes<'_> {
         for (index, word) in self.words(old).iter().enumerate() {
             let page = pte::load(word);
             let copy = match page.holds() {
-                // As in `copy_borrowing`.
+                // Left out, as in `copy_borrowing`.
                 Holds::Nothing | Holds::File | Holds::Direct | Holds::Zero => continue,
                 Holds::Own if self.is_pinned(page) => Some(self.copy_of(page, pages)),
                 Holds::Own | Holds::Borrowed => self.second_owner(old, index, page),
@@ -104,22 +104,23 @@ impl Nodes<'_> {
         Ok(self.publish(frame))
     }
 
-    /// Returns the word by which another leaf owns the page of this leaf's slot as well; `None` if
-    /// the page has too many owners to count. The caller is in a section.
+    /// Takes a ref, for another leaf, on the page in a slot of this leaf, and returns the word by
+    /// which the other leaf owns the page. Returns `None` if the page has too many owners to count.
+    /// The caller is in a section.
     pub(super) fn second_owner(self, leaf: FrameId, index: usize, page: Pte) -> Option<Pte> {
         self.end_writes_in_place(leaf, index);
         let hold = &self.pool.frames.meta(self.frame_of(page)).hold;
         hold.try_get().then(|| page.owned())
     }
 
-    /// Takes the write validity of the leaf in this chain that owns a page. The frame is about
-    /// to have two owners, and a leaf that became exclusive again would store to it without a
-    /// fault.
+    /// Takes write validity from the word of the leaf in this chain that owns a page. The page is
+    /// about to get a second owner or a view. With write validity, a leaf that became exclusive
+    /// again would store to the page without a fault.
     ///
     /// The caller's table keeps the first leaf, and that leaf keeps the others; so no other thread
     /// finds a leaf of this chain exclusive (see `pte` on copies). The caller is in a section,
     /// because a leaf of the chain may be collapsed by the one before it. If a walk finds no owner,
-    /// the leaf at whose word it began has meanwhile become an owner, without write validity.
+    /// the leaf in which it began has meanwhile become the owner, without write validity.
     pub(crate) fn end_writes_in_place(self, mut leaf: FrameId, index: usize) {
         loop {
             let word = &self.words(leaf)[index];
@@ -135,9 +136,9 @@ impl Nodes<'_> {
         }
     }
 
-    /// Installs the page that the leaf `theirs` has in a slot in the leaf `ours` as well. Returns
-    /// the page that was there, or `None`, with nothing changed, if the new page has too many
-    /// owners to count. The gate is closed, and `ours` is exclusive to the space.
+    /// Installs in a slot of the leaf `ours` the page that the leaf `theirs` has in the same slot.
+    /// Returns the page that `ours` had there, or `None`, with nothing changed, if the new page has
+    /// too many owners to count. The gate is closed, and `ours` is exclusive to the space.
     pub(crate) fn share_page(self, ours: FrameId, theirs: FrameId, slot: usize) -> Option<Pte> {
         let page = pte::load(&self.words(theirs)[slot]);
         let shared = match self.shadow(ours) {

@@ -7,21 +7,21 @@
 //! is kept by its hold word: `refs` counts the parents that lead to it, `mapped` the leaves that
 //! borrow from it. For an anonymous page, `refs` counts the leaves that own it, `mapped` its pins.
 //!
-//! A fork copies the root and takes one more ref on each child. A node with more than one ref, or
-//! below such a node, is *shared*, and changes only in ways right for every sharer (I11). Before
-//! any other change the path is made the space's own, from the top (`Nodes::own_path`). A copied
-//! upper node takes one more ref on each child. A copied leaf *borrows* the anonymous pages of the
-//! leaf that it was copied from, its shadow (`shadow`). If a chain of shadows would be longer than
-//! `MAX_BORROW_DEPTH` (in `nodes`), the copy takes a ref on each frame instead.
-//! `docs/protocols/borrowing.md` explains sharing and borrowing.
+//! A fork copies the root and takes one more ref on each child. A node that has more than one ref
+//! or a borrower, or is below a node with more than one ref, is *shared*: it changes only in ways
+//! that are right for every sharer (I11). Before any other change the path is made the space's own,
+//! from the top (`Nodes::own_path`). A copied upper node takes one more ref on each child. A copied
+//! leaf *borrows* the anonymous pages of the leaf that it was copied from, its shadow (`shadow`).
+//! If a chain of shadows would be longer than `MAX_BORROW_DEPTH` (in `nodes`), the copy takes a ref
+//! on each frame instead. `docs/protocols/borrowing.md` explains sharing and borrowing.
 //!
 //! Locking: words change by compare-exchange, or by plain stores where no other thread can change
-//! them (`pte::take_alone`; child words under `paths`, or of a range in which no fault works). The
-//! space's `paths` mutex serialises the copying and creating of nodes by faults, and is never held
-//! over anything that sleeps. A fault that finds its path the space's own stores without the mutex.
-//! So before a node is replaced, the path begins to count as shared, and it does until every
-//! accessor that may remember the old node has mail (`edit`). Frames of nodes are
-//! always freed after a grace period, for walkers that may still be in them.
+//! them (`pte::take_alone`; child words under `paths`, or of a range in which no fault is under
+//! way). The space's `paths` mutex serialises the copying and creating of nodes by faults, and is
+//! never held across anything that sleeps. A fault whose path is already the space's own stores
+//! without the mutex. So before a node is replaced, the path is made to count as shared. It does so
+//! until every accessor that may remember the old node has mail (`edit`). Frames of nodes are
+//! always freed after a grace period, because walkers may still be in them.
 
 pub(crate) mod compare;
 pub(crate) mod edit;

@@ -11,8 +11,8 @@ use crate::space::table::pte::{self, Holds, Pte};
 use crate::sync::raw::{AtomicU64, Ordering};
 use crate::sync::{failpoint, interleave};
 
-/// How many forks deep a leaf may borrow: the greatest number of shadows that it borrows through. A
-/// longer chain is cut. The depth has 8 bits in a leaf's word (`shadow_word`).
+/// The greatest number of shadows that a leaf may borrow through, one for each fork. A copy that
+/// would need more takes a ref on each page instead. [`shadow_word`] has 8 bits for the number.
 pub(crate) const MAX_BORROW_DEPTH: u64 = 8;
 /// The greatest number of new nodes that the path to one leaf can need.
 pub(crate) const PATH_NODES: usize = LEVELS as usize - 1;
@@ -25,7 +25,8 @@ pub(super) fn word_child(word: u64) -> Option<FrameId> {
     (word != 0).then_some(FrameId((word >> 12) as u32))
 }
 
-/// Packs a leaf's shadow, and the number of leaves it borrows through, into one word.
+/// Packs a leaf's shadow, and the number of leaves that the leaf borrows through, into one word; 0
+/// without a shadow.
 pub(super) fn shadow_word(shadow: Option<(FrameId, u64)>) -> u64 {
     shadow.map_or(0, |(shadow, depth)| (u64::from(shadow.0) << 8) | depth)
 }
@@ -35,7 +36,7 @@ pub(super) fn shadow_word(shadow: Option<(FrameId, u64)>) -> u64 {
 pub(crate) struct Leaf {
     pub(crate) frame: FrameId,
     /// Whether the whole path is exclusive to the space, no leaf borrows from this one, and every
-    /// accessor that cached another leaf here has been told.
+    /// accessor that may have cached an earlier leaf of these addresses has been told to forget it.
     pub(crate) exclusive: bool,
 }
 
@@ -48,8 +49,8 @@ pub(crate) struct NeedNodes;
 pub(crate) struct Spares<'pool> {
     /// Frames set aside with the gate open, outside every section.
     pub(crate) aside: Vec<PoolFrame<'pool>>,
-    /// The pool and group to take a frame from when none is set aside, if one is free without
-    /// waiting; `None` while a gate is closed.
+    /// The pool and group from which a frame is taken if none is set aside, provided that this
+    /// needs no waiting; `None` while a gate is closed.
     pub(crate) at_once: Option<(&'pool Pool, GroupId)>,
 }
 
@@ -62,12 +63,12 @@ impl<'pool> Spares<'pool> {
     }
 }
 
-/// Nodes and pages taken out of a table, to be released once no thread can be using them.
+/// Nodes and pages removed from a table, to be released once no thread can be using them.
 #[derive(Debug, Default)]
 pub(crate) struct Detached {
     /// One parent's ref on each of these subtrees, with the level of the subtree.
     pub(super) nodes: Vec<(FrameId, u32)>,
-    /// Words that were taken out of leaf slots.
+    /// Words that were removed from leaf slots.
     pub(crate) pages: Vec<Pte>,
     /// Shadows that a leaf has stopped borrowing from.
     pub(crate) shadows: Vec<FrameId>,
@@ -117,7 +118,7 @@ impl<'pool> Nodes<'pool> {
     }
 
     /// Notes that all accessors that may have the leaf coalesced were told to forget it. Returns
-    /// whether there may be any.
+    /// whether the leaf was marked.
     pub(crate) fn unmark_coalesced(self, leaf: FrameId) -> bool {
         let marked = self.is_coalesced(leaf);
         if marked {
@@ -126,14 +127,14 @@ impl<'pool> Nodes<'pool> {
         marked
     }
 
-    /// Returns whether a child of a node that is exclusive to the space is shared, so that it has
-    /// to be copied. It is not the leaf of zeros. The caller holds `paths`.
+    /// Returns whether a child is shared, so that it has to be copied. The child is not the leaf of
+    /// zeros, its parent is exclusive to the space, and the caller holds `paths`.
     ///
-    /// A shared child stays shared until `replaced` is released, though its other sharers may go at
-    /// any time. Otherwise a thread that found it exclusive would change its words with no lock,
-    /// and a change made after the copy would be lost. The ref is taken before the count is read:
-    /// if another thread found the child unshared before that, so does this call; and none does
-    /// after it.
+    /// The other sharers of a shared child may go at any time. So `replaced` gets a ref on it, and
+    /// the child stays shared until `replaced` is released. Otherwise a thread that found it
+    /// exclusive would change its words without a lock, and a change made after the copy would be
+    /// lost. The ref is taken before the count is read. If another thread found the child unshared
+    /// before that, so does this call; after it, no thread does.
     pub(crate) fn keep_if_shared(
         self,
         child: FrameId,
@@ -176,9 +177,9 @@ impl<'pool> Nodes<'pool> {
         frame.publish(HoldState::refs_only(1))
     }
 
-    /// Goes through the nodes below the root that cover a part of `range`. Calls `visit` with each:
-    /// with the word that leads to it, its level, and the part that it covers. The walk goes on in
-    /// the node that `visit` returns, if any, and ends with the first error.
+    /// Calls `visit` for each node below the root that covers a part of `range`: with the word that
+    /// leads to the node, the node, its level, and the part. The walk continues in the node that
+    /// `visit` returns, if any, and ends with the first error.
     pub(super) fn walk<E>(
         self,
         range: &Range<u64>,
@@ -210,7 +211,7 @@ impl<'pool> Nodes<'pool> {
         Ok(())
     }
 
-    /// Walks to the leaf of `at`. The caller is inside the gate.
+    /// Returns the leaf of `at`, if there is one. The caller is inside the gate.
     pub(crate) fn find(self, at: u64) -> Option<Leaf> {
         let mut node = self.root;
         let mut exclusive = true;
@@ -259,7 +260,8 @@ impl<'pool> Nodes<'pool> {
         let mut frame = spares.take()?;
         frame.zero();
         let new = self.publish(frame);
-        // Release: publishes the node's zeros. Acquire: a loser walks into the winner's node.
+        // Release: publishes the node's zeros to walkers in `child`. Acquire: a loser walks into
+        // the winner's node.
         match word.compare_exchange(0, child_word(new), Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Ok(new),
             Err(winner) => {
@@ -287,7 +289,7 @@ impl<'pool> Nodes<'pool> {
         }
     }
 
-    /// Releases pages without waiting. No accessor can be using them.
+    /// Releases pages without waiting. No accessor may still be using them.
     pub(crate) fn put_pages(self, pages: impl Iterator<Item = Pte>) {
         let mut freeing = Freeing::new(self.pool);
         for page in pages {
@@ -299,8 +301,8 @@ impl<'pool> Nodes<'pool> {
         }
     }
 
-    /// Drops a parent's ref on a subtree, and frees the subtree with the last one. No accessor that
-    /// came through this parent can be in it.
+    /// Drops a parent's ref on a subtree. If it was the last, frees the subtree. No accessor that
+    /// came through this parent may still be in the subtree.
     pub(crate) fn put(self, node: FrameId, level: u32) {
         if self.is_zero_leaf(node) {
             return; // its parents are not counted
@@ -342,7 +344,8 @@ impl<'pool> Nodes<'pool> {
             self.put_pages(holding.flatten().map(|word| {
                 let page = pte::load(word);
                 match page.is_of_file() {
-                    // A revoker may still be in this leaf: one of the two releases the page.
+                    // A revoker may still be in this leaf. The swap decides which of the two
+                    // releases the page.
                     true => pte::take(word),
                     false => page,
                 }
@@ -354,7 +357,8 @@ impl<'pool> Nodes<'pool> {
         self.retire(Retired::Frame(node));
     }
 
-    /// Releases what was detached. The gate has been closed since, so no thread is in it.
+    /// Releases what was detached. No thread may still be in it: as a rule, a grace period has
+    /// passed since, or the gate was closed before.
     pub(crate) fn release(self, detached: Detached) {
         for (node, level) in detached.nodes {
             self.put(node, level);
@@ -370,8 +374,8 @@ impl<'pool> Nodes<'pool> {
     pub(crate) fn share_root(self, to: FrameId) -> Result<(), TooManyForks> {
         let to = self.words(to);
         for (words, copies) in self.words(self.root).chunks(8).zip(to.chunks(8)) {
-            // Most of a root is empty, so words are tested eight at a time. No word changes
-            // meanwhile.
+            // Most of a root is empty, so words are tested eight at a time. Only a snapshot's words
+            // may change meanwhile: the root may gain a child, and the fork does not need it.
             if words.iter().all(|word| word.load(Ordering::Relaxed) == 0) {
                 continue;
             }

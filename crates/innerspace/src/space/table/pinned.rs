@@ -2,8 +2,8 @@
 //! and copying them for a fork.
 //!
 //! A pinned page is an anonymous frame with pins counted in `mapped` of its hold word, a field that
-//! otherwise only pages of files use. The page is owned by a leaf of one space alone; once that
-//! leaf has released it, its pins alone keep it.
+//! is 0 for other anonymous pages. The page is owned by a leaf of one space alone; once that leaf
+//! has released it, its pins alone keep it.
 //!
 //! Unsafe code: copies from and to pinned frames. The pins keep the frames from being freed.
 
@@ -99,8 +99,8 @@ impl Nodes<'_> {
             let leaf = self.find_exclusive(at);
             let leaf = leaf.ok_or(NotPinned::NotStoredTo)?;
             let page = pte::load(&self.words(leaf)[slot_index(at, 0)]);
-            // If the page had no write validity, a restore would mistake bytes that a device has
-            // stored for the old ones.
+            // A restore takes a page without write validity for unchanged, even if bytes were
+            // written through the pin.
             let stored_to = page.holds() == Holds::Own && page.has(VALID_R | VALID_W);
             if !stored_to || !self.is_sole_owner(page) {
                 return Err(NotPinned::NotStoredTo);
@@ -132,7 +132,7 @@ impl Nodes<'_> {
     }
 
     /// Returns the number of nodes that [`Nodes::copy_pinned`] needs for leaves at these addresses,
-    /// which are in order.
+    /// which are sorted.
     pub(crate) fn nodes_for_pinned(leaves: &[u64]) -> usize {
         let distinct = |level: u32| {
             let mut numbers: Vec<u64> = leaves.iter().map(|at| at / span(level)).collect();
@@ -143,9 +143,9 @@ impl Nodes<'_> {
     }
 
     /// Gives the fork below `root` leaves of its own in place of those at `leaves`, which contain
-    /// pinned pages. Pinned pages are copied into `pages`; the other anonymous pages are shared by
-    /// a ref on each. So the pinned leaves, and the paths to them, stay exclusive to the parent.
-    /// The parent's gate is closed, and no other thread can reach the fork.
+    /// pinned pages. Pinned pages are copied to frames from `pages`; the other anonymous pages are
+    /// shared by a ref on each. So the pinned leaves, and the paths to them, stay exclusive to the
+    /// parent. The parent's gate is closed, and no other thread can reach the fork.
     pub(crate) fn copy_pinned(
         self,
         root: FrameId,
@@ -183,7 +183,7 @@ impl Nodes<'_> {
         copied
     }
 
-    /// Copies a pinned page for a leaf of its own.
+    /// Copies a pinned page, and returns the word by which the fork's leaf owns the copy.
     pub(super) fn copy_of(self, page: Pte, pages: &mut Vec<PoolFrame<'_>>) -> Pte {
         self.pool.counters.count(Event::Cow);
         let mut copy = pages.pop().expect("as many as were counted");

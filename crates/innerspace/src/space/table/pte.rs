@@ -1,4 +1,4 @@
-//! The word of a leaf slot: the host address of a page, and the accesses that need nothing more.
+//! The word of a leaf slot: the host address of a page, and the kinds of access that need no fault.
 //!
 //! ```text
 //!  63..12                      5      4        3     2       1       0
@@ -8,39 +8,39 @@
 //! ```
 //!
 //! - *empty*: 0. The fault of any sharer may change it.
-//! - *zero*: PRESENT, ZERO. Nothing has to keep the frame. It may be changed by a write fault (if
-//!   the path is exclusive to the space), by a fault that finds the hole ended, and by
+//! - *zero*: PRESENT, ZERO. Nothing has to keep the frame. The word may be changed by a write fault
+//!   (if the path is exclusive to the space), by a fault that finds the hole ended, and by
 //!   `Mappers::revoke`.
-//! - *file*: PRESENT, FILE. `mapped` of the frame's hold word keeps it. Faults and revokers may
-//!   change it under the block's lock. Only its validity changes without a lock: by a load that
-//!   finds the page there, by aging, by samples and by `Advice::Cold`.
-//! - *direct*: PRESENT, DIRECT. The device keeps the page, and the mapping keeps the device. It
-//!   changes like *file*, under the entry's lock, but is not aged.
-//! - *own*: PRESENT, OWNED. One of the frame's refs belongs to this leaf. A space whose path is its
-//!   own may change it.
-//! - *borrowed*: PRESENT, BORROWED. The leaf's shadow keeps the page, directly or by a further
-//!   shadow. A space whose path is its own may change it.
+//! - *file*: PRESENT, FILE. `mapped` of the frame's hold word keeps the frame. Faults and revokers
+//!   may change the word under the block's lock. Only its validity also changes without that lock:
+//!   by a load that finds the page there, by aging, by samples and by `Advice::Cold`.
+//! - *direct*: PRESENT, DIRECT. The device keeps the page, and the mapping keeps the device. The
+//!   word changes like that of *file*, under the entry's lock, but is not aged.
+//! - *own*: PRESENT, OWNED. One of the frame's refs belongs to this leaf. A space may change the
+//!   word if the path is its own.
+//! - *borrowed*: PRESENT, BORROWED. The leaf's shadow keeps the page, directly or through a further
+//!   shadow. A space may change the word if the path is its own.
 //!
 //! If a page is the leaf's own and valid for loads and stores, and the leaf is exclusive to the
-//! space, accessors may use it without reading the word. `tlb::coalesced` says when they are told
-//! of changes.
+//! space, accessors may use it without reading the word. `tlb::coalesced` says how they learn of
+//! changes.
 //!
-//! VALID_R says that a load needs nothing more, VALID_X says the same of a fetch. Both double as
-//! the accessed bit, and aging clears them (with VALID_W). VALID_W says that a store needs nothing
-//! more: the page is recorded as dirty, or is anonymous and owned by this leaf alone. Every change
-//! is a compare-exchange or a read-modify-write, because accessors, faults and revokers change the
-//! same words without a lock. Two plain stores are the exceptions: a structural change empties the
-//! word of a page of the leaf's own, with the gate closed on it ([`take_alone`]); and a borrowed
-//! page becomes the leaf's own in a leaf that others share ([`own_in_shared`]). Words of a leaf
-//! that no other thread can find yet are stored plainly, too.
+//! VALID_R says that a load needs no fault, VALID_X says the same of a fetch. Both double as the
+//! accessed bit, and aging clears them (with VALID_W). VALID_W says that a store needs no fault:
+//! the page is recorded as dirty, or is anonymous and owned by this leaf alone. Every change is a
+//! compare-exchange or a read-modify-write, because accessors, faults and revokers change the same
+//! words without a lock. Plain stores have three uses: a structural change empties the word of a
+//! page of the leaf's own, with the gate closed on it ([`take_alone`]); a borrowed page becomes the
+//! leaf's own in a leaf that others share ([`own_in_shared`]); and the words of a leaf that no
+//! other thread can find yet are set.
 //!
-//! # Who may give and take a page's write right: its write validity, VALID_W
+//! # Where a page's write validity (VALID_W) is given and taken
 //!
 //! Faults alone give it: `space/fault/driver.rs` for the page of a cached file,
 //! `space/fault/direct.rs` for that of a direct-access file, `space/fault/anonymous.rs` for a page
-//! of the leaf's own. It is taken, without the page, in these places and no others:
+//! of the leaf's own. It is taken away, with the page left in place, here and nowhere else:
 //!
-//! | taken by | before | against accesses under way |
+//! | taken by | before | guard against accesses under way |
 //! |---|---|---|
 //! | `change/revoke.rs`, `revoke_word` | writeback of a file's block | a grace period |
 //! | `change/revoke.rs`, `age_part`, `sample_use` | (aging: all validity) | none: the page stays |
@@ -57,20 +57,21 @@
 //! # The copy of a page that others share
 //!
 //! A store to a borrowed page, or to a page of the leaf's own that another owner or a view keeps as
-//! well, loads the word, copies the bytes, and replaces the word if it is unchanged. So every store
-//! to the page in between has to change the word. While the page is shared there is no such store.
-//! Once the others have released it, a fault may make it writable in place: that sets VALID_W,
-//! which the word of a page being copied does not have, or turns a borrowed page into one that the
-//! leaf owns. So the copy is right as long as no word of anonymous memory *returns* to an earlier
-//! value while a fault on its page is inside the gate. These operations could make it return:
+//! well, loads the word, copies the bytes, and replaces the word if it is unchanged. So a store to
+//! the page in between would be lost unless it changes the word. While the page is shared, there is
+//! no store to it. Once the others have released it, a fault may make it writable in place: that
+//! sets VALID_W, which the word of a page being copied does not have, or turns a borrowed page into
+//! one that the leaf owns. So the copy is right as long as no word of anonymous memory *returns* to
+//! an earlier value while a fault on its page is inside the gate. These operations could make it
+//! return, but do not:
 //!
 //! - Structural changes, restores, [`take_dirty`](crate::space::Space::take_dirty) and
 //!   [`watch_code`](crate::space::Accessor::watch_code): the gate is closed on the page, so no
 //!   fault is inside, and a later copy loads the word later.
 //! - `end_writes_in_place`, called for other spaces that have the page, without the gate of this
-//!   one. It changes leaves which the other space shares or borrows from, whereas a fault stores by
-//!   words of leaves that are exclusive to its space. Such a leaf becomes shared only by a fork of
-//!   its space, with the gate closed.
+//!   one. It changes leaves which the other space shares or borrows from, whereas a fault stores
+//!   through words of leaves that are exclusive to its space. Such a leaf becomes shared only by a
+//!   fork of its space, with the gate closed.
 //! - `zap`: it empties words with the gate open. A fault that finds an empty word installs another
 //!   page, or zeros. The old page is released after a grace period, so every fault that had found
 //!   it is over when its frame is used again.
@@ -81,16 +82,16 @@ use crate::PAGE_SIZE;
 use crate::sync::interleave;
 use crate::sync::raw::{AtomicU64, Ordering};
 
-/// A load needs nothing more. Doubles as the accessed bit.
+/// A load needs no fault. Doubles as the accessed bit.
 pub(crate) const VALID_R: u64 = 1 << 0;
-/// A store needs nothing more.
+/// A store needs no fault.
 pub(crate) const VALID_W: u64 = 1 << 1;
 const PRESENT: u64 = 1 << 2;
 const OWNED: u64 = 1 << 3;
 const BORROWED: u64 = 1 << 4;
 const ZERO: u64 = 1 << 5;
 const FILE: u64 = 1 << 6;
-/// A fetch needs nothing more: the mapping allows execution.
+/// A fetch needs no fault: the mapping allows execution.
 pub(crate) const VALID_X: u64 = 1 << 7;
 /// All three kinds of validity.
 pub(crate) const VALID: u64 = VALID_R | VALID_W | VALID_X;
@@ -128,7 +129,7 @@ impl Pte {
         Pte(host | PRESENT | DIRECT | valid)
     }
 
-    /// Makes the word of an anonymous page of the leaf's own, valid for loads and stores.
+    /// Returns the word of an anonymous page of the leaf's own, valid for loads and stores.
     pub(crate) fn own(host: u64) -> Pte {
         Pte(host | PRESENT | OWNED | VALID_R | VALID_W)
     }
@@ -158,19 +159,19 @@ impl Pte {
         self.0 & OWNED != 0
     }
 
-    /// Returns whether the slot has a borrowed page; for loops, like `is_own`.
+    /// Returns whether the slot has a borrowed page. One test, as in [`Pte::is_own`].
     #[inline(always)]
     pub(crate) fn is_borrowed(self) -> bool {
         self.0 & BORROWED != 0
     }
 
-    /// Returns whether the slot has a page of a cached file; for loops, like `is_own`.
+    /// Returns whether the slot has a page of a cached file. One test, as in [`Pte::is_own`].
     #[inline(always)]
     pub(crate) fn is_of_file(self) -> bool {
         self.0 & FILE != 0
     }
 
-    /// Returns whether a page taken out of its slot has to be released.
+    /// Returns whether a page that is removed from its slot has to be released.
     #[inline(always)]
     pub(crate) fn needs_letting_go(self) -> bool {
         self.0 & (OWNED | FILE) != 0
@@ -182,17 +183,19 @@ impl Pte {
         self.0 & (FILE | DIRECT | OWNED | BORROWED) == 0
     }
 
-    /// Returns the same page as a copied leaf has it: borrowed, and not writable until copied.
+    /// Returns the word by which a copied leaf has the same page: borrowed, and not writable until
+    /// the page is copied.
     pub(crate) fn borrowed(self) -> Pte {
         Pte(self.0 & !(OWNED | VALID_W) | BORROWED)
     }
 
-    /// Returns the same page, owned by this leaf with a ref of its own, and not yet writable.
+    /// Returns the word for the same page in a leaf that owns it with a ref of its own. It is not
+    /// writable yet.
     pub(crate) fn owned(self) -> Pte {
         Pte(self.0 & !(BORROWED | VALID_W) | OWNED)
     }
 
-    /// Returns the word for a copy of the page, at `host`. The copy is valid for what
+    /// Returns the word for a copy of the page, at `host`. The copy has the validity that
     /// [`Pte::owned`] leaves, so accesses that the mapping forbids stay invalid.
     pub(crate) fn copied_to(self, host: u64) -> Pte {
         Pte(self.owned().0 & FLAGS | host)
@@ -221,30 +224,31 @@ impl std::fmt::Debug for Pte {
     }
 }
 
-/// Reads a slot. Acquire: pairs with the release that installed the page, so its bytes are there.
+/// Reads a slot. Acquire: pairs with the release that installed the page, such as that of
+/// [`replace`], so this thread sees the page's bytes.
 #[inline(always)]
 pub(crate) fn load(slot: &AtomicU64) -> Pte {
     interleave();
     Pte(slot.load(Ordering::Acquire))
 }
 
-/// Reads a slot as [`load`] does, in one order with every [`replace`]: if two threads each replace
-/// a slot and then read the other's, at least one sees that the other was replaced.
+/// Reads a slot as [`load`] does. SeqCst, like [`replace`]: if two threads each replace a slot and
+/// then read the other's slot, at least one of them sees the other's change.
 pub(crate) fn load_in_order(slot: &AtomicU64) -> Pte {
     interleave();
     Pte(slot.load(Ordering::SeqCst))
 }
 
-/// Replaces `old` by `new` if the slot still has `old`. Release: publishes the page's bytes. SeqCst
-/// for [`load_in_order`].
+/// Replaces `old` by `new` if the slot still has `old`. SeqCst: publishes the page's bytes to
+/// [`load`], and is ordered with [`load_in_order`].
 pub(crate) fn replace(slot: &AtomicU64, old: Pte, new: Pte) -> bool {
     interleave();
     slot.compare_exchange(old.0, new.0, Ordering::SeqCst, Ordering::Relaxed)
         .is_ok()
 }
 
-/// Takes validity away and returns the old word. The change comes before the grace period that
-/// makes it effective.
+/// Takes validity away and returns the old word. Accesses under way may still use that validity;
+/// after a grace period, none does.
 pub(crate) fn take_valid(slot: &AtomicU64, valid: u64) -> Pte {
     interleave();
     Pte(slot.fetch_and(!valid, Ordering::AcqRel))
@@ -256,8 +260,8 @@ pub(crate) fn take_write_validity(slot: &AtomicU64) -> bool {
 }
 
 /// Takes validity from a slot that had `old` a moment ago. Returns the old word if the slot still
-/// has a page of a file or zeros. If a store has meanwhile installed an anonymous page, that keeps
-/// its validity, because a restore relies on its write validity.
+/// has a page of a file or zeros. If a store has meanwhile installed an anonymous page, that page
+/// keeps its validity: a restore relies on its write validity.
 pub(crate) fn take_valid_of_file(slot: &AtomicU64, old: Pte, valid: u64) -> Option<Pte> {
     let mut now = old;
     while matches!(now.holds(), Holds::File | Holds::Direct | Holds::Zero) {
@@ -275,11 +279,12 @@ pub(crate) fn take(slot: &AtomicU64) -> Pte {
     Pte(slot.swap(0, Ordering::AcqRel))
 }
 
-/// Empties a slot as [`take`] does, with the gate closed on it, in a leaf that is exclusive to the
-/// space. An anonymous page of the leaf's own, or an empty slot, then stays until the caller
-/// changes it. (The leaf may become the owner of a borrowed page when a fault next to the range
-/// collapses the shadow, and pages of other kinds may meet a revoker.) With the gate open, call it
-/// only where nothing is mapped: every slot there is empty, and stays so.
+/// Empties a slot as [`take`] does, but without a read-modify-write where it can. The leaf is
+/// exclusive to the space, and the gate is closed on the slot. So no other thread changes an empty
+/// slot, or one with an anonymous page of the leaf's own. (A borrowed page may become the leaf's
+/// own when a fault next to the range collapses the shadow, and a revoker may take pages of other
+/// kinds.) With the gate open, call this only where nothing is mapped: every slot there is empty,
+/// and stays so.
 #[inline(always)]
 pub(crate) fn take_alone(slot: &AtomicU64) -> Pte {
     let page = load(slot);
@@ -293,12 +298,12 @@ pub(crate) fn take_alone(slot: &AtomicU64) -> Pte {
 }
 
 /// Makes a borrowed page the leaf's own, in a leaf that stays shared meanwhile. Returns false, with
-/// nothing changed, if that takes a compare-exchange.
+/// nothing changed, if only a compare-exchange is safe.
 ///
-/// A plain store is right: no thread stores to the page by such a word, takes the page away, or
-/// takes away its validity for loads. If a load sets that validity meanwhile, its change is lost,
-/// and the next load sets it again. Validity for fetches, however, is taken away from shared leaves
-/// too, and must not come back.
+/// A plain store is right: no thread stores to the page through such a word, takes the page away,
+/// or takes away its validity for loads. If a load sets that validity meanwhile, its change is
+/// lost, and the next load sets it again. Validity for fetches, however, is taken away from shared
+/// leaves too, and must not come back.
 #[inline(always)]
 pub(crate) fn own_in_shared(slot: &AtomicU64, old: Pte) -> bool {
     debug_assert_eq!(old.holds(), Holds::Borrowed);

@@ -51,9 +51,9 @@ impl PageStats {
 }
 
 impl<'pool> Nodes<'pool> {
-    /// Calls `each` with every leaf for a part of the range, and with the addresses of that part,
-    /// as long as it returns true. Returns whether it always did. The caller of this and of the
-    /// next functions is inside the gate, or has it closed.
+    /// Calls `each` with every leaf that covers a part of the range, and with that part, until it
+    /// returns false. Returns whether it never did. The caller of this and of the next functions is
+    /// inside the gate, or has it closed.
     fn all_leaves(
         self,
         range: &Range<u64>,
@@ -132,8 +132,8 @@ impl<'pool> Nodes<'pool> {
                 let writable = pte.has(VALID_W);
                 found.writable += PageCount(writable.into());
                 if matches!(pte.holds(), Holds::File | Holds::Direct) {
-                    // Aging, samples and advice take write validity away and leave the page as
-                    // dirty as before.
+                    // Aging, samples and advice take write validity away, but a dirty page stays
+                    // dirty.
                     found.dirty += PageCount((writable || is_dirty(at, pte)).into());
                 }
             }

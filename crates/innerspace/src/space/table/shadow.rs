@@ -6,10 +6,10 @@
 //!
 //! - The leaf no longer borrows anything: it releases the shadow ([`Nodes::part`]), after a grace
 //!   period.
-//! - The shadow has no parent any more and one borrower: pages that the borrower does not borrow
-//!   are released at once ([`Nodes::prune`]).
-//! - The same shadow, once its borrower meets a write fault, has pages dropped, changed or moved,
-//!   or is copied itself: the borrower takes over the pages it borrows
+//! - The shadow no longer has a parent, and has one borrower: pages that the borrower does not
+//!   borrow are released at once ([`Nodes::prune`]).
+//! - As in the previous case, and the borrower meets a write fault, has pages dropped, changed or
+//!   moved, or is copied itself: it takes over the pages that it borrows
 //!   ([`Nodes::collapse_shadow`]).
 //!
 //! Other spaces may share the leaf that takes over, and walk its chain meanwhile
@@ -26,7 +26,7 @@ use crate::sync::domain::ANY_OWNER;
 use crate::sync::failpoint;
 use crate::sync::raw::{AtomicU64, Ordering};
 
-/// The bits of a leaf's shadow that say how many leaves it borrows through.
+/// The bits of a [`shadow_word`] that say how many leaves the leaf borrows through.
 const DEPTH: u64 = 0xff;
 
 /// Whether the leaf that takes over the pages of its shadow is shared.
@@ -35,7 +35,7 @@ pub(crate) enum Borrower {
     /// The leaf is exclusive to the space: faults store through its words meanwhile.
     Exclusive,
     /// The leaf stays shared, or borrowed from, until the caller is done with it: no thread stores
-    /// by its words.
+    /// through its words.
     Shared,
 }
 
@@ -51,7 +51,7 @@ impl Nodes<'_> {
         extra.store(shadow_word(shadow), Ordering::Relaxed);
     }
 
-    /// Counts a new leaf as a borrower of its shadow, which has a parent.
+    /// Counts a new leaf as a borrower of its shadow, which still has a parent.
     pub(crate) fn add_borrower(self, shadow: FrameId, leaf: FrameId) {
         let meta = self.pool.frames.meta(shadow);
         let counted = meta.hold.try_map();
@@ -59,12 +59,12 @@ impl Nodes<'_> {
         meta.toggle_borrowers(leaf);
     }
 
-    /// Uncounts a leaf that has forgotten its shadow as a borrower of that shadow. No thread is in
-    /// a page that the leaf borrowed.
+    /// Subtracts one from the number of a shadow's borrowers, for a leaf that has forgotten the
+    /// shadow. No thread may still be using a page that the leaf borrowed.
     pub(crate) fn put_shadow(self, shadow: FrameId) {
         let hold = &self.pool.frames.meta(shadow).hold;
         // If two borrowers end at the same time, perhaps neither sees that only one is left. The
-        // next write fault of that borrower then prunes the shadow.
+        // next write fault in that one then collapses the shadow.
         let state = hold.load();
         if state.refs() == 0 && state.mapped() == 2 {
             self.prune(shadow);
@@ -83,8 +83,8 @@ impl Nodes<'_> {
     }
 
     /// Returns whether the leaf has a shadow and borrows nothing from it. The caller has just
-    /// replaced a borrowed word. All calls for one leaf look at each word about once, because they
-    /// go on where the last one stopped.
+    /// replaced a borrowed word. Taken together, the calls for one leaf look at each word about
+    /// once, because each continues where the last one stopped.
     pub(crate) fn borrows_in_vain(self, leaf: FrameId) -> bool {
         if self.shadow(leaf).is_none() {
             return false;
@@ -102,7 +102,8 @@ impl Nodes<'_> {
     }
 
     /// Makes a leaf that borrows nothing forget its shadow. Returns the shadow, which the caller
-    /// releases after a grace period. The leaf is exclusive and `paths` held.
+    /// releases after a grace period. The leaf has no parent, or is exclusive and the caller holds
+    /// `paths`.
     pub(crate) fn part(self, leaf: FrameId) -> Option<FrameId> {
         let (shadow, _) = self.shadow(leaf)?;
         self.pool.frames.meta(shadow).toggle_borrowers(leaf);
@@ -110,12 +111,12 @@ impl Nodes<'_> {
         Some(shadow)
     }
 
-    /// Releases the pages of a leaf without parents that nothing needs: file pages, since revokers
+    /// Releases the pages that nothing needs of a leaf without parents: file pages, since revokers
     /// do not reach them here; and anonymous pages, owned or borrowed, that the leaf's only
     /// borrower does not borrow. The caller counts as a borrower.
     pub(crate) fn prune(self, leaf: FrameId) {
-        // The borrower may end at any time. Its frame, and the words by which it borrows, stay as
-        // long as the section.
+        // The borrower may end at any time. Its frame, and the words by which it borrows, stay
+        // until the section ends.
         let _section = self.pool.domain.reader();
         let meta = self.pool.frames.meta(leaf);
         // The count is read before the names: a leaf that is no longer counted is no longer named.
@@ -145,8 +146,8 @@ impl Nodes<'_> {
         }
     }
 
-    /// Prunes the shadow of a leaf that the caller keeps, if the shadow has no parent any more and
-    /// no other user.
+    /// Prunes the shadow of a leaf that the caller keeps, if the shadow no longer has a parent, and
+    /// has no other user.
     fn prune_shadow(self, leaf: FrameId) {
         let Some((shadow, _)) = self.shadow(leaf) else {
             return;
@@ -162,8 +163,9 @@ impl Nodes<'_> {
         }
     }
 
-    /// Returns these operations for any space, as retiring needs them: sessions of another space,
-    /// to which the borrowing leaf belongs, may be using the pages.
+    /// Returns the same operations, except that pages which they retire wait for the sessions of
+    /// every space. The leaf that borrows may belong to another space, whose sessions may be using
+    /// the pages.
     fn of_any_space(self) -> Self {
         Nodes {
             owner: ANY_OWNER,
@@ -194,10 +196,10 @@ impl Nodes<'_> {
         for (from, to) in self.words(shadow).iter().zip(self.words(leaf)) {
             let theirs = pte::load(from);
             if theirs.is_own() {
-                // No thread reads the pages of a shadow without users, so its word stays.
+                // No thread reads pages through a shadow without other users, so the word can stay.
                 self.take_over(theirs, to, borrower);
             } else if theirs.is_of_file() {
-                self.of_any_space().retire_page(pte::take(from)); // others stay, for `prune`
+                self.of_any_space().retire_page(pte::take(from)); // `prune` reads the others
             }
         }
         failpoint!(Collapsed);

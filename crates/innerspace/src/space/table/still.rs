@@ -53,7 +53,7 @@ impl Drop for StillPage {
 impl Nodes<'_> {
     /// Returns whether the leaf that owns this page is its only user.
     ///
-    /// Pins do not count: they want this very page.
+    /// Pins do not count: a store has to reach the pinned page itself, not a copy.
     pub(crate) fn is_sole_owner(self, page: Pte) -> bool {
         self.state(self.frame_of(page)).is_one_ref()
     }

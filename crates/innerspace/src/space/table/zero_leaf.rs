@@ -1,12 +1,12 @@
 //! The leaf of zeros: 512 words that map the zero frame, read-only. One word that points to it maps
 //! a hole of 2 MiB, so the hole needs no table.
 //!
-//! Each `Memory` has one such leaf and never frees it, so the root group pays for it, and its users
-//! are not counted: a revoker takes away words that lead to it at any time, with neither `paths`
-//! nor the gate. The leaf counts as shared: a change of a page below it unlinks it first. Its words
-//! never change; walks that change words skip it, and copies of nodes and restores leave it out. It
-//! may stand only where an entry of a direct-access file says "hole of 2 MiB", and is linked, and
-//! unlinked by a revoker, under that entry's lock.
+//! Each `Memory` has one such leaf and never frees it, so the root group pays for it. Its parents
+//! are not counted: a revoker unlinks it at any time, with neither `paths` nor the gate. The leaf
+//! counts as shared: a change of one of its pages first unlinks it. Its words never change; walks
+//! that change words skip it, and copies of nodes and restores leave it out. It may stand only
+//! where an entry of a direct-access file says "hole of 2 MiB", and is linked, and unlinked by a
+//! revoker, under that entry's lock.
 //!
 //! A thread that makes a path the space's own unlinks the leaf of zeros by a plain store, in a
 //! section and with `paths` held. A revoker may have been faster. But the revoker keeps the entry
@@ -31,7 +31,7 @@ impl Nodes<'_> {
         self.pool.zero_leaf.get() == Some(&node)
     }
 
-    /// Maps zeros at the 2 MiB at `at`, if there is no leaf. Returns false if there is another
+    /// Maps zeros in the 2 MiB at `at`, if there is no leaf. Returns false if there is another
     /// leaf, or if a node could not be allocated.
     pub(crate) fn link_zero_leaf(self, at: u64, spares: &mut Spares<'_>) -> bool {
         let Some(leaf) = self.zero_leaf(spares) else {
@@ -68,7 +68,7 @@ impl Nodes<'_> {
         if let Some(leaf) = self.pool.zero_leaf.get() {
             return Some(*leaf);
         }
-        // The first caller creates it for all, and it is never freed.
+        // The first caller creates the leaf for the whole memory, and it is never freed.
         let mut frame = spares.take().ok()?.paid_by_root();
         let zero = self.pool.frames.host(FrameId::ZERO) as u64;
         let words: &[_; SLOTS] = frame.words();
