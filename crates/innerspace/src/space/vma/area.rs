@@ -62,7 +62,7 @@ pub(crate) enum Backing {
 }
 
 impl Backing {
-    /// Says why a mapping of this backing may not have a protection above its ceiling.
+    /// Returns the reason why a mapping of this backing cannot have a protection above its ceiling.
     pub(crate) fn rules_out(&self, wanted: Protection) -> &'static str {
         match self {
             Backing::Device(device) => device.rules_out(wanted),
@@ -97,7 +97,7 @@ pub(crate) struct Vma {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) protection: Protection,
-    /// The most that `protect` may allow: what the file was opened for.
+    /// The most that `protect` may allow; for a file, what it was opened for.
     pub(crate) ceiling: Protection,
     pub(crate) sharing: Sharing,
     pub(crate) residence: Residence,
@@ -126,7 +126,7 @@ impl Vma {
         self.start.max(range.start)..self.end.min(range.end)
     }
 
-    /// Returns whether the mapping has pages: accesses to a device are calls.
+    /// Returns whether the mapping has pages. A device has none: accesses to it are calls.
     pub(crate) fn has_pages(&self) -> bool {
         !matches!(self.backing, Backing::Device(_))
     }
@@ -161,8 +161,8 @@ impl Vma {
         guarded.map(|file| MappedFile::Direct(file.with_own_count()))
     }
 
-    /// Returns whether this frame has the page of a cached file that is mapped at `at`. The page's
-    /// block is locked, and the frame was found in a page table, in a section.
+    /// Returns whether this frame has the page of a cached file that is mapped at `at`. The caller
+    /// holds the lock of the page's block, and has found the frame in a page table, in its section.
     pub(crate) fn shows_frame(&self, at: u64, frame: FrameId) -> bool {
         match self.file() {
             Some(MappedFile::Cached(file)) => has_page_in(file.core(), self.file_page(at), frame),
@@ -183,8 +183,8 @@ impl Vma {
         (from < to).then(|| address(from)..address(to))
     }
 
-    /// Returns the mapping that this one is, or would be if it were longer, at these addresses: its
-    /// backing begins further on accordingly.
+    /// Returns this mapping, cut or extended to these addresses. Its first page is adjusted to the
+    /// new start.
     pub(crate) fn slice(&self, addresses: Range<u64>) -> Vma {
         let mut part = self.clone();
         part.first_page = self.file_page(addresses.start);

@@ -2,12 +2,12 @@
 //! each find their mapping without walking the tree.
 //!
 //! A slot has a copy of a mapping. The cache has the number that the space's [`Sequence`] had when
-//! its slots were filled, and the whole cache is good while that is still the number. Every change
-//! of an existing mapping (bounds, protection, backing) increments the number once, after the new
-//! tree is published and before the gate opens again. Adding a mapping does not, since a slot never
-//! says that an address is unmapped. The low bits of a page's number select the slot for its
-//! mapping. A lookup first tries the slot that answered last, and then all: a walk through a
-//! mapping finds it, three times out of four, in another slot than the one of the page's number.
+//! the slots were filled, and all slots are valid as long as the sequence still has that number.
+//! Every change of an existing mapping (bounds, protection, backing) increments the number once,
+//! after the new tree is published and before the gate opens again. Adding a mapping does not,
+//! since a slot never says that an address is unmapped. When a mapping is copied, the low bits of
+//! the page's number select the slot. A lookup tries the slot that answered last, and then all: for
+//! other pages of the same mapping, the low bits mostly select another slot.
 //!
 //! Order: a lookup reads the number before it reads the tree; a writer publishes the tree before it
 //! increments the number. So a copy from an old tree has an old number. The gate keeps out lookups
@@ -18,7 +18,7 @@
 //! it wraps, every cache of the space is told to forget everything, whatever the number of caches.
 //! (A cache that is just about to note the last number may miss that; only such tests can reach
 //! this case. The kernel's vmacache told no thread while a process had only one, and that thread's
-//! slots became good again once other threads had counted on: CVE-2018-17182.)
+//! slots became valid again once other threads had moved the number on: CVE-2018-17182.)
 
 use super::area::{Backing, MappedFile, Vma};
 use super::device::DeviceCall;
@@ -35,9 +35,9 @@ const FORGOTTEN: u64 = u64::MAX;
 
 /// How often the accessors' caches were asked for a mapping, and with what result.
 ///
-/// Calls are counted also when every slot is out of date, so hits and misses add up to calls. An
-/// access that gets its page in one step, by a mapping in a slot, is counted once it has succeeded.
-/// If it does not succeed, the lookup of its fault is counted instead.
+/// A lookup counts as a call even if every slot is out of date, so hits and misses add up to calls.
+/// An access that gets its page in one step, by a mapping in a slot, is counted once it has
+/// succeeded. If it does not succeed, the lookup of its fault is counted instead.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -58,15 +58,15 @@ impl VmaLookups {
     }
 }
 
-/// The state that a cache shares with its space. It is aligned to two cache lines, which processors
-/// prefetch together, because every fault counts here.
+/// The state that a cache shares with its space. Every fault increments a counter here, so it is
+/// aligned to two cache lines, which processors prefetch together.
 #[derive(Default)]
 #[repr(align(128))]
 struct Shared {
     /// The number of the sequence when the cache filled its slots. The space stores [`FORGOTTEN`]
     /// to make the cache forget everything.
     number: AtomicU64,
-    // The next two are written by the cache alone. Hits are the calls that are not misses.
+    // Only the cache's owner writes the next two. Hits are the calls that are not misses.
     calls: AtomicU64,
     misses: AtomicU64,
     /// The files of the slots. The space empties this when the mappings change, so a file is kept
@@ -76,8 +76,8 @@ struct Shared {
 
 impl Shared {
     fn lookups(&self) -> VmaLookups {
-        // The misses are read first, so that the call of each miss seen is seen too. Acquire: pairs
-        // with the Release in `count`.
+        // The misses are read first, so that for each miss seen, its call is seen too. Acquire:
+        // pairs with the Release in `count`.
         let misses = self.misses.load(Ordering::Acquire);
         let calls = self.calls.load(Ordering::Relaxed);
         VmaLookups {
@@ -132,7 +132,7 @@ impl Sequence {
             self.forget_all();
         }
         // Release: pairs with `now`. A reader of the number sees the tree that was published before
-        // it, and what the caches were told.
+        // it, and `FORGOTTEN` if that was stored in its cache.
         self.number.store(next, Ordering::Release);
         // The change may have removed a file's last mapping. The caller has the old set of
         // mappings, so none of these references is the last one to a file.
@@ -140,8 +140,8 @@ impl Sequence {
             *cache.kept.lock() = Default::default();
         }
         if wraps {
-            // A cache that forgot before the number changed may have filled a slot at the old
-            // number since.
+            // A cache that forgot before the number changed may since have filled a slot with the
+            // old number.
             self.forget_all();
         }
     }
@@ -168,7 +168,7 @@ impl Sequence {
         let mut caches = self.caches.lock();
         caches.alive.leave(cache.ticket);
         caches.gone.add(cache.shared.lookups());
-        // A change that does not find the cache in the list any more keeps no file open.
+        // A later change does not find the cache in the list, so its files are released here.
         *cache.shared.kept.lock() = Default::default();
     }
 
@@ -177,9 +177,9 @@ impl Sequence {
     }
 }
 
-/// A mapping as a slot stores it: of anything but a device.
+/// The copy of a mapping in a slot. Mappings of devices are not copied.
 struct Copy {
-    /// The mapping, as if it were anonymous.
+    /// The mapping, with an anonymous backing, so that the copy keeps no file open.
     vma: Vma,
     /// Whether [`Shared::kept`] has the file of the mapping.
     is_of_file: bool,
@@ -193,7 +193,7 @@ pub(crate) struct VmaCache {
     shared: Arc<Shared>,
     /// The cache's place in the sequence's list.
     ticket: Ticket,
-    /// The device call that the last fault found instead of a page.
+    /// The call to make if the last fault found a device instead of a page.
     pub(crate) device: Option<DeviceCall>,
 }
 
@@ -232,7 +232,7 @@ impl VmaCache {
             if !self.copies[place].as_ref()?.is_of_file {
                 return Some(&self.copies[place].as_ref()?.vma);
             }
-            // A file that is not kept any more may not be mapped any more; the tree says so below.
+            // If the file is no longer kept, it may no longer be mapped; the tree is asked below.
             if let Some(file) = self.shared.kept.lock()[place].clone() {
                 let backing = Backing::File(file);
                 let vma = &self.copies[place].as_ref()?.vma;
@@ -300,9 +300,10 @@ impl VmaCache {
         count(&self.shared.calls);
     }
 
-    /// Keeps the file of a slot until the mappings change, and returns it: a direct-access file by
-    /// a count of the cache's own. The file that was kept for this slot before is still mapped, or
-    /// is not kept by any slot any more; so this call does not drop the last reference.
+    /// Keeps the file of a slot until the mappings change, and returns it. A direct-access file is
+    /// kept by a reference with a count of the cache's own. The file that was kept for this slot
+    /// before is still mapped, or has been removed already, so this call does not drop the last
+    /// reference.
     #[cold]
     fn keep(&self, sequence: &Sequence, slot: usize, file: &MappedFile) -> MappedFile {
         let mut kept = self.shared.kept.lock();
@@ -316,8 +317,8 @@ impl VmaCache {
             MappedFile::Cached(_) => file.clone(),
             MappedFile::Direct(file) => MappedFile::Direct(file.with_own_count()),
         });
-        // The mutex is held here: a thread that increments the number empties `kept` afterwards, or
-        // has done so and this thread sees the new number.
+        // `kept` is locked here. A thread that increments the number empties `kept` either after
+        // this, or before it; then this thread sees the new number.
         if self.is_good(sequence) {
             kept[slot] = Some(own.clone());
         }

@@ -22,8 +22,8 @@ use crate::sync::{Arc, OnceLock};
 /// refused, the stores of earlier calls stay. An atomic load or store is one call too. An atomic
 /// read-modify-write is refused. Several threads may call at the same time. A handler may not use
 /// the space in which it is mapped: see
-/// [`FaultKind::Reentered`](crate::space::FaultKind::Reentered). A panic of a handler comes out of
-/// the access that called it.
+/// [`FaultKind::Reentered`](crate::space::FaultKind::Reentered). A panic of a handler propagates
+/// out of the access that called it.
 pub trait Device: Send + Sync + 'static {
     /// Answers a load of `bytes.len()` bytes at `offset` from the start of the device.
     ///
@@ -32,7 +32,7 @@ pub trait Device: Send + Sync + 'static {
     /// and the fault's explanation gives the reason.
     fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
 
-    /// Takes a store of `bytes` at `offset` from the start of the device.
+    /// Performs a store of `bytes` at `offset` from the start of the device.
     ///
     /// # Errors
     /// As for [`Device::load`].
@@ -72,7 +72,7 @@ macro_rules! forward_device {
 forward_device!(Arc);
 forward_device!(Box);
 
-/// The size of an `Arc`'s two counts, besides the value.
+/// The size of the two reference counts of an `Arc`.
 const ARC_BYTES: usize = 16;
 
 /// A device, or a guarded file, as mappings refer to it.
@@ -81,8 +81,8 @@ pub(crate) struct DeviceRef(Arc<Shared>);
 
 struct Shared {
     target: Target,
-    /// The length of a device. The calls of a file check the end themselves, so a file has no end
-    /// here.
+    /// The length of a device; `u64::MAX` for a file, because calls to a file check its end
+    /// themselves.
     len: u64,
     /// The charge for the heap that this value takes; set by the first mapping.
     heap: OnceLock<HeapBytes>,
@@ -111,7 +111,7 @@ impl DeviceRef {
         }
     }
 
-    /// Makes a reference to a device of `len` bytes.
+    /// Creates a reference to a device of `len` bytes.
     pub(crate) fn new(device: impl Device, len: u64) -> DeviceRef {
         DeviceRef::to(Target::Device(Box::new(device)), len)
     }
@@ -147,7 +147,7 @@ impl DeviceRef {
         }
     }
 
-    /// Says why a mapping of this may not have a protection above its ceiling.
+    /// Returns the reason why a mapping of this cannot have a protection above its ceiling.
     pub(crate) fn rules_out(&self, wanted: Protection) -> &'static str {
         match (&self.0.target, wanted.allows(Protection::EXECUTE)) {
             (Target::Device(_), _) => "a device is never executable",
@@ -250,7 +250,7 @@ impl Transfer<'_> {
     }
 }
 
-/// A call to the device that a fault found instead of a page.
+/// A call that takes the place of an access, because a fault found a device instead of a page.
 pub(crate) struct DeviceCall {
     /// Counts the call. Dropped before the device, whose destructor may be the program's code.
     pub(crate) _under_way: UnderWay,

@@ -12,12 +12,13 @@ use crate::sync::{Arc, Mutex};
 #[derive(Default)]
 pub(crate) struct Ledger {
     bytes: AtomicUsize,
-    /// The charge, except in tests of a tree alone.
+    /// The charge; `None` in tests of a tree alone.
     paid: Mutex<Option<HeapBytes>>,
 }
 
 impl Ledger {
-    /// Creates the ledger of a space that takes `bytes` itself, which `group` is charged for now.
+    /// Creates the ledger of a space. The space itself takes `bytes`, for which `group` is charged
+    /// now.
     ///
     /// # Errors
     /// The group has no room.

@@ -1,10 +1,10 @@
-//! The reverse map: which ranges of a space map a page of a file. A file asks it before it takes
+//! The reverse map: which ranges of a space map a page of a file. It is used when a file takes
 //! pages away.
 //!
 //! Several ranges may map the same page of a file, and a range may have any length. The ranges are
-//! in a tree of their own, part of the set of mappings, ordered by file, first page and address. A
-//! subtree knows the greatest end, in pages of a file, of its ranges, so that a lookup passes over
-//! the subtrees that end too early. The cost is in proportion to the ranges found, plus a few
+//! in a tree of their own, part of the set of mappings, ordered by file, first page and address.
+//! The tree knows, for each subtree, the greatest end of its ranges in pages of a file, so a lookup
+//! skips the subtrees that end too early. The cost is in proportion to the ranges found, plus a few
 //! descents, however many ranges there are.
 
 use std::ops::Range;
@@ -30,7 +30,7 @@ struct RmapEntry {
     file: usize,
     /// The first page of the file that the range maps.
     first: u64,
-    /// The first page after the range.
+    /// The first page of the file after those that the range maps.
     end: u64,
     /// The first address of the range.
     at: u64,

@@ -62,7 +62,8 @@ impl VmaSet {
         }
     }
 
-    /// Returns the same set for another payer: nodes created from now on are counted in `ledger`.
+    /// Returns the same set for another payer: nodes that this clone creates are counted in
+    /// `ledger`.
     pub(crate) fn with_ledger(&self, ledger: Arc<Ledger>) -> VmaSet {
         VmaSet {
             files: self.files.with_ledger(ledger.clone()),

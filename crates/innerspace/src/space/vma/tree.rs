@@ -1,18 +1,19 @@
 //! A persistent tree of ranges with wide nodes, which stores the mappings of a space.
 //!
 //! This is a B+ tree over ranges that do not overlap, up to [`WIDTH`] in a node, keyed by their
-//! ends: addresses, or any other ordered type. A tree is a value: cloning it takes one
-//! reference, and changing a clone copies only the nodes on the way, so O(log n). A reader's clone
-//! never changes, whatever happens to the others; a space publishes a new root (`sync::rcu_cell`),
-//! and a fork keeps the parent's. A node that only one clone has is changed in place, so a run of
-//! changes copies each node once.
+//! ends: addresses, or any other ordered type. A tree is a value: cloning it takes one reference,
+//! and a change of a clone copies only the O(log n) nodes on the way. A reader's clone never
+//! changes, whatever happens to other clones; a space publishes a new root (`sync::rcu_cell`), and
+//! a fork keeps the parent's. A node that only one clone has is changed in place, so a run of
+//! changes copies each node at most once.
 //!
-//! An inner node knows, for each child, where its ranges start and end, and the greatest of the
-//! gaps between two of them and of what each range itself says ([`Ranged::most`]). So a free range
-//! is found without reading the ranges, and a search passes over the children that cannot have what
-//! it wants.
+//! An inner node knows, for each child, where the ranges below it start and end, and one number:
+//! the greatest of the gaps between neighbouring ranges and of the ranges' own numbers
+//! ([`Ranged::most`]). A mapping's own number is 0, and so is every gap of the reverse map. So a
+//! free range is found without reading the ranges, and a search skips the children that cannot have
+//! what it looks for.
 //!
-//! Nodes are counted in a [`Ledger`], whose owner charges for them.
+//! Nodes are counted in a [`Ledger`], which charges a group for them.
 
 mod gap;
 #[cfg(all(test, not(shuttle)))]
@@ -45,7 +46,8 @@ pub(crate) trait Ranged: Clone {
     /// Returns the end, which is above `start`.
     fn end(&self) -> Self::Key;
 
-    /// Returns a number of which the node above knows the greatest.
+    /// Returns the range's own number. [`RangeTree::iter_reaching`] skips subtrees in which it is
+    /// too small.
     fn most(&self) -> u64 {
         0
     }
@@ -81,11 +83,11 @@ type Row<T> = ArrayVec<T, WIDTH>;
 #[derive(Clone)]
 struct Child<V: Ranged> {
     node: Arc<Node<V>>,
-    /// The start of its first range.
+    /// The start of the node's first range.
     start: V::Key,
-    /// The end of its last range.
+    /// The end of the node's last range.
     end: V::Key,
-    /// The greatest of the gaps between two of its ranges and of what each says.
+    /// The greatest of the gaps between neighbouring ranges, and of the ranges' own numbers.
     most: u64,
 }
 
@@ -109,13 +111,13 @@ impl<V: Ranged> Ranged for Child<V> {
     }
 }
 
-/// Returns the place of the first item that ends above `at`.
+/// Returns the index of the first item that ends above `at`.
 fn place<T: Ranged>(row: &Row<T>, at: T::Key) -> usize {
     row.partition_point(|item| item.end() <= at)
 }
 
-/// Returns the first start, the last end, and the greatest of the gaps between two items and of
-/// what each says.
+/// Returns the first start, the last end, and the greatest of the gaps between neighbouring items
+/// and of the items' own numbers.
 fn bounds<T: Ranged>(row: &Row<T>) -> (T::Key, T::Key, u64) {
     let between = row
         .windows(2)
@@ -160,8 +162,8 @@ impl<V: Ranged> Body<V> {
     }
 }
 
-/// Returns the node for a change: the node itself if no other tree has it, or else a copy that
-/// takes its place.
+/// Returns the body of a node, to be changed. If another tree has the node too, a copy first takes
+/// its place.
 fn own<'a, V: Ranged>(node: &'a mut Arc<Node<V>>, ledger: &Arc<Ledger>) -> &'a mut Body<V> {
     if Arc::get_mut(node).is_none() {
         *node = Node::new(node.body.clone(), ledger);
@@ -227,8 +229,8 @@ impl<V: Ranged> RangeTree<V> {
         self.iter_reaching(None, 0)
     }
 
-    /// Returns the ranges that end above `at`, or all, in order, without those in subtrees in which
-    /// no range says as much as `least`.
+    /// Returns, in order, the ranges that end above `at`, or all if it is `None`. Skips subtrees
+    /// whose number ([`Child::most`]) is below `least`.
     pub(crate) fn iter_reaching(&self, at: Option<V::Key>, least: u64) -> Iter<'_, V> {
         let mut iter = Iter {
             above: ArrayVec::new(),
@@ -374,12 +376,12 @@ impl<V: Ranged> Node<V> {
     }
 }
 
-/// Iterates over the ranges from some place on.
+/// Iterates over ranges in order, as [`RangeTree::iter_reaching`] describes.
 pub(crate) struct Iter<'a, V: Ranged> {
     /// For each level above the leaf, the children still to visit.
     above: ArrayVec<std::slice::Iter<'a, Child<V>>, MAX_TREE_DEPTH>,
     leaf: std::slice::Iter<'a, V>,
-    /// Children that know of no number as great as this are passed over.
+    /// Children whose number is smaller are skipped.
     least: u64,
 }
 

@@ -22,7 +22,7 @@ impl<V: Ranged<Key = u64>> RangeTree<V> {
 
 /// A search for a free range.
 struct Gap {
-    /// The search is finished below this address.
+    /// Addresses below this one have been searched.
     at: u64,
     len: u64,
     align: u64,
