@@ -1,17 +1,17 @@
 //! Direct I/O on a second descriptor of the file.
 //!
-//! Direct I/O requires offset, length and memory to be aligned. The arena's frames are, so most of
-//! the cache's transfers need nothing more. The others:
+//! Direct I/O requires offset, length and memory to be aligned. The arena's frames are aligned, so
+//! most of the cache's transfers go to the file directly. The exceptions:
 //! - A read that is not aligned, or a write from memory that is not, uses a bounce buffer of its
 //!   own. The buffer has at most 64 KiB, so the transfer may be short, and the caller continues it.
 //!   Calls share no buffer, so no thread waits for another.
 //! - An unaligned edge of a write (the last block of a file) goes through the page cache. The write
-//!   waits until the edge is written out, and drops it. It would be wrong to read the block, change
-//!   it and write the whole of it back: that could undo a concurrent write next to the edge, and
-//!   would lengthen the file.
+//!   waits until the kernel has written the edge out, and then drops it from the page cache. It
+//!   would be wrong to read the block, change it and write all of it back: that could undo a
+//!   concurrent write next to the edge, and would lengthen the file.
 //!
-//! Both descriptors have the same bytes. Before a direct transfer the kernel writes out dirty pages
-//! of its range in the page cache. A direct write also drops those pages.
+//! Both descriptors reach the same bytes. Before a direct transfer the kernel writes out dirty
+//! pages of the range in its page cache. A direct write also drops those pages.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -20,7 +20,7 @@ use std::ops::Deref;
 use crate::sync::Mutex;
 use crate::sys::file::{self as sys, Keep};
 
-/// The smallest alignment used for direct I/O. It is larger if the file system requires that.
+/// The smallest alignment used for direct I/O. A larger one is used if the file system requires it.
 pub(super) const DIRECT_ALIGNMENT: usize = 4096;
 /// The maximum size of a bounce buffer in bytes, unless the alignment is larger.
 const BOUNCE: usize = 64 << 10;
@@ -44,7 +44,8 @@ impl Direct {
         }
     }
 
-    /// Tries a read, because some file systems accept the flag and fail later.
+    /// Tries a read, because some file systems accept `O_DIRECT` when a file is opened, and fail
+    /// later.
     pub(super) fn probe(&self) -> io::Result<()> {
         let mut bytes = AlignedBytes::new(self.alignment, self.alignment);
         sys::read_at(&self.file, bytes.get(), 0, Keep::Cached).map(drop)
@@ -55,13 +56,14 @@ impl Direct {
         number & (self.alignment - 1) == 0
     }
 
-    /// Returns how far `offset` is past a multiple of the alignment.
+    /// Returns the number of bytes from the last multiple of the alignment to `offset`.
     pub(super) fn excess(&self, offset: u64) -> usize {
         (offset & (self.alignment as u64 - 1)) as usize
     }
 
-    /// Reads into the buffers before the first unaligned one. If the first buffer is unaligned,
-    /// reads into a part of it, or by a bounce buffer.
+    /// Reads into the buffers before the first unaligned one. If only the first buffer's length is
+    /// unaligned, reads into the aligned part of it. Otherwise, as for an unaligned offset or
+    /// address, reads through a bounce buffer.
     pub(super) fn read_vectored_at(
         &self,
         bufs: &mut [IoSliceMut<'_>],
@@ -104,12 +106,13 @@ impl Direct {
         Ok(count)
     }
 
-    /// Writes whole buffers. All of them, and the offset, are aligned.
+    /// Writes whole buffers. The caller has checked that the offset and the buffers are aligned.
     pub(super) fn write_aligned(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         sys::write_vectored_at(&self.file, bufs, offset, Keep::Cached)
     }
 
-    /// Writes from one buffer. Edges go through the page cache, by `file`.
+    /// Writes from one buffer, perhaps only a part of it. An edge goes through the page cache, by
+    /// the descriptor `file`.
     fn write_at(&self, file: &File, buf: &[u8], offset: u64) -> io::Result<usize> {
         let excess = self.excess(offset);
         if excess != 0 {
@@ -129,8 +132,9 @@ impl Direct {
         self.write_aligned(&[IoSlice::new(bounce.get())], offset)
     }
 
-    /// Writes the buffers before the first unaligned one. If the first buffer is unaligned, writes
-    /// a part of it. Edges go through the page cache, by `file`.
+    /// Writes the buffers before the first unaligned one. If there are none, or the offset is
+    /// unaligned, writes from the first buffer that is not empty, perhaps only a part of it. An
+    /// edge goes through the page cache, by the descriptor `file`.
     pub(super) fn write_vectored_at(
         &self,
         file: &File,
@@ -159,14 +163,15 @@ impl Direct {
     /// Writes less than a block through the page cache, and calls `wait` to wait until it is
     /// written out.
     ///
-    /// The kernel reports a failed write-out once to each descriptor. A sync asks through `file`.
-    /// If the wait for the edge used `file` too, a concurrent sync could take its error, and this
-    /// write would succeed. The wait therefore uses the other descriptor, for one edge at a time,
-    /// so an error reported there belongs to the edge.
+    /// The kernel reports a failed write-out once to each descriptor. A sync gets its errors
+    /// through `file`. If the wait for the edge used `file` too, a concurrent sync could take the
+    /// edge's error, and this write would succeed. So the wait uses the descriptor for direct I/O.
+    /// Edges are written one at a time, so an error reported by that descriptor belongs to this
+    /// edge.
     ///
     /// If the system cannot write out a range (a filter of system calls may refuse it), the whole
-    /// file is written out. The bytes are in the page cache by then, and an error would say that
-    /// they are not.
+    /// file is written out. The bytes are in the page cache by then, so an error would be wrong: it
+    /// means that nothing was written.
     fn write_edge_and(
         &self,
         file: &File,

@@ -1,11 +1,11 @@
 //! One read or write in each cache mode. (Which engine makes the reads in flight, io_uring or
 //! threads, is decided in `ring/in_flight.rs`.)
 //!
-//! A [`FileIo`] has a way through the page cache that leaves nothing there ([`Cached`]). Where it
-//! works, it also has a second descriptor that bypasses the page cache ([`Direct`]), for
-//! the reads, the long writes or all writes. In mode `Auto` reads bypass the page cache, and short
-//! writes go through it. These measurements are the reason (Linux 6.18, ext4, virtio disk, two
-//! processors, file of 2 GiB, none of it cached):
+//! A [`FileIo`] transfers through the page cache, in one of the ways in [`Cached`]. Where direct
+//! I/O works, it also has a second descriptor that bypasses the page cache ([`Direct`]), for reads,
+//! for long writes or for all writes. In mode `Auto` reads bypass the page cache, and short writes
+//! go through it. These measurements are the reason (Linux 6.18, ext4, virtio disk, two processors,
+//! file of 2 GiB, none of it cached):
 //!
 //! | | RWF_DONTCACHE | O_DIRECT |
 //! |---|---|---|
@@ -17,12 +17,12 @@
 //! | the same, 1 MiB | 4,100, 161 µs | 4,000, 60 µs |
 //! | the same, 4 MiB | 900, 760 µs | 910, 165 µs |
 //!
-//! So a direct read is as fast if few are in flight, and a long one costs a fifth of the
-//! processor's time. A short write is faster through the page cache, because no thread waits for
-//! the device before the sync.
+//! So a direct read is nearly as fast when few are in flight, and a long one takes a fifth of the
+//! processor time. A short write is faster through the page cache, because no thread waits for the
+//! device before the sync.
 //!
-//! `direct.rs` says why the two ways are coherent. If the file system refuses a direct read after
-//! all, that read and all later ones go through the page cache.
+//! `direct.rs` says why the two ways are coherent. If the file system refuses a direct read
+//! although it accepted the probe, that read and all later ones go through the page cache.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -35,11 +35,11 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex};
 use crate::sys::file::{self as sys, Keep};
 
-/// The number of bytes written before pages are dropped. It is several times the size of one call,
-/// so that the device works while the next call copies.
+/// The number of bytes written through the page cache after which their pages are dropped. It is
+/// several times the size of one call, so that the device works while the next call copies.
 const DROP_EVERY: u64 = 16 << 20;
 
-/// What a transfer leaves in the page cache.
+/// The pages that a transfer leaves in the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Cached {
     /// As much as the kernel chooses.
@@ -67,13 +67,13 @@ pub(super) struct FileIo {
     /// The descriptor that bypasses the page cache. Reads in flight share it.
     direct: Option<Arc<Direct>>,
     /// Whether reads use `direct`. Cleared for good when a direct read is refused. Relaxed, because
-    /// it guards no other memory.
+    /// no other memory depends on it.
     direct_reads: AtomicBool,
     direct_writes: DirectWrites,
 }
 
 impl FileIo {
-    /// Does everything through the page cache.
+    /// Makes a file's I/O that does everything through the page cache.
     pub(super) fn new(cached: Cached) -> FileIo {
         FileIo {
             cached,
@@ -84,7 +84,7 @@ impl FileIo {
         }
     }
 
-    /// Returns the same with a descriptor that bypasses the page cache.
+    /// Adds a descriptor that bypasses the page cache, and sets the transfers that use it.
     pub(super) fn with_direct(self, direct: Direct, reads: bool, writes: DirectWrites) -> FileIo {
         FileIo {
             direct: Some(Arc::new(direct)),
@@ -128,8 +128,8 @@ impl FileIo {
         };
         match direct.read_vectored_at(bufs, offset) {
             Err(error) if is_refusal(&error) => {
-                // If the page cache accepts the request, the file system has refused direct I/O,
-                // and not the request.
+                // If the page cache accepts the same request, the file system has refused direct
+                // I/O, and the request was not at fault.
                 let count = self.read_cached(file, bufs, offset)?;
                 self.direct_reads.store(false, Ordering::Relaxed);
                 Ok(count)
@@ -176,17 +176,19 @@ impl FileIo {
         let drops = self.cached == Cached::Dropped;
         match written.add(offset, count as u64, self.cached) {
             Some((begin, len)) => {
-                // With RWF_DONTCACHE the kernel has begun to write. Pages that it has finished can
-                // be dropped now. The others are dropped at another time, or by the sync.
+                // With RWF_DONTCACHE the kernel has begun to write the pages out. Those that are
+                // written out can be dropped now. The others are dropped when pages are next due,
+                // or by the sync.
                 if drops {
-                    // The next sync reports an error of this wait: this write may not be the one
-                    // that failed, or not the only one.
+                    // An error of this wait is left to the next sync: the write that failed may be
+                    // an earlier one, or there may be several.
                     let _ = written.unsaid.by(|| sys::wait_writeback(file, begin, len));
                 }
                 sys::drop_cached(file, begin, len);
             }
-            // Dirty pages cannot be dropped, and waiting for each write would be slow. So each
-            // write-out is started separately, and several are waited for together.
+            // Dirty pages cannot be dropped, and waiting for each write would be slow. So the
+            // write-out of each is started now, and the write-outs of several are waited for
+            // together.
             None if drops => {
                 let started = sys::start_writeback(file, offset, count as u64);
                 written.unsaid.note(started);
@@ -210,8 +212,8 @@ impl FileIo {
         file: &File,
         sync: impl FnOnce(&File) -> io::Result<()>,
     ) -> io::Result<()> {
-        // Taken before the sync, which need not cover later writes. Those are left to the next
-        // sync.
+        // The span is taken before the sync, which need not cover later writes. Those are left to
+        // the next sync.
         let span = self.written.take();
         let result = self.written.unsaid.said_with(sync(file));
         // The pages are dropped even if the sync failed, because the next sync does not know of
@@ -230,10 +232,10 @@ fn is_refusal(error: &io::Error) -> bool {
     error.raw_os_error().is_some() && matches!(error.kind(), InvalidInput | Unsupported)
 }
 
-/// The range written through the page cache that may still be in it.
+/// The range that was written through the page cache and may still be in it.
 ///
-/// That can also happen with RWF_DONTCACHE. If a write to existing blocks of the file ends in an
-/// interrupt, the kernel does not drop the pages (6.14 to 6.18 at least, ext4).
+/// Pages may stay even with RWF_DONTCACHE. If a write to existing blocks of the file is completed
+/// in an interrupt, the kernel does not drop the pages (6.14 to 6.18 at least, ext4).
 #[derive(Debug, Default)]
 pub(super) struct Written {
     span: Mutex<Option<Span>>,
@@ -243,8 +245,8 @@ pub(super) struct Written {
 /// The error of a failed write-out that the next sync has to report. The kernel reports such an
 /// error once to each descriptor, to the first call that waits. Here that call was not a sync.
 ///
-/// The mutex is held during such a wait. If the wait has taken the error, a concurrent sync, whose
-/// fsync finds none, comes here afterwards and finds it.
+/// The mutex is held during such a wait. If the wait takes the error, the fsync of a concurrent
+/// sync finds none. The sync then waits for the mutex, and finds the error here.
 #[derive(Debug, Default)]
 struct Unsaid(Mutex<Option<io::Error>>);
 
@@ -259,15 +261,15 @@ impl Unsaid {
         result
     }
 
-    /// Keeps the first error for the next sync.
+    /// Keeps the error of `result` for the next sync, unless one is kept already.
     fn note(&self, result: io::Result<()>) {
         if let Err(error) = result {
             self.0.lock().get_or_insert(error);
         }
     }
 
-    /// Returns the result of a sync. Its own error, if there is one, takes precedence over the one
-    /// that was kept.
+    /// Returns the result of a sync: its own error if there is one, and otherwise the one that was
+    /// kept. The kept error is discarded in either case.
     fn said_with(&self, result: io::Result<()>) -> io::Result<()> {
         let kept = self.0.lock().take();
         result.and(kept.map_or(Ok(()), Err))
@@ -284,10 +286,10 @@ struct Span {
 }
 
 impl Written {
-    /// Adds a write. Returns offset and length of the span if it is due to be dropped. The span is
-    /// then forgotten with [`Cached::Dropped`], because the caller waits for the write-out and
-    /// drops all of it. Otherwise it stays, because dropping skips pages that are being written
-    /// out.
+    /// Adds a write. Returns the offset and length of the span if it is due to be dropped. With
+    /// [`Cached::Dropped`] the span is then forgotten, because the caller waits for the write-out
+    /// and drops all of it. Otherwise the span stays, because dropping skips pages that are still
+    /// being written out.
     fn add(&self, offset: u64, count: u64, cached: Cached) -> Option<(u64, u64)> {
         let mut span = self.span.lock();
         let old = span.unwrap_or(Span {
@@ -308,8 +310,8 @@ impl Written {
         due.then_some((new.begin, new.end - new.begin))
     }
 
-    /// Returns offset and length of the span that was written since the last sync and was not
-    /// forgotten.
+    /// Takes the span that was written since the last sync and not forgotten. Returns its offset
+    /// and length.
     fn take(&self) -> Option<(u64, u64)> {
         self.span
             .lock()

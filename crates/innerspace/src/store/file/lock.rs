@@ -10,21 +10,21 @@ use crate::sync::Mutex;
 use crate::sys::file as sys;
 use crate::sys::process::Process;
 
-/// An open file, which may have the lock. Dropping it releases the lock.
+/// An open file, perhaps with an advisory lock. Dropping it releases the lock.
 #[derive(Debug)]
 pub(crate) struct LockedFile {
     file: File,
     locked_by: Option<Process>,
     /// The folder that has to be synced before the file can be found by its name after a crash.
-    /// `None` once that is done, and for files that existed before.
+    /// `None` once that is done, and for a file that cannot be new.
     new_in: Mutex<Option<PathBuf>>,
 }
 
 impl LockedFile {
-    /// Wraps a file that is not locked, and was opened at `path` as `create` says.
+    /// Wraps a file that was opened at `path` as `create` says, and is not locked.
     pub(super) fn unlocked(file: File, path: &Path, create: Create) -> LockedFile {
         let may_be_new = cfg!(unix) && create != Create::Never;
-        // A link is resolved, because the file to which it leads is in another folder.
+        // A symbolic link is resolved, because the file to which it leads may be in another folder.
         let path = may_be_new
             .then(|| std::fs::canonicalize(path).ok())
             .flatten();
@@ -52,9 +52,9 @@ impl LockedFile {
         Ok(())
     }
 
-    /// Takes the exclusive lock, or one that others may share. The lock lasts until it is released,
-    /// or until every process that has inherited the file has closed it. Returns the holder of the
-    /// lock if another handle has it.
+    /// Takes an exclusive lock, or a shared one. The lock lasts until it is released, or until
+    /// every process that has inherited the file has closed it. If another handle has a conflicting
+    /// lock, returns the holder of that lock.
     pub(super) fn lock(
         &mut self,
         shared: bool,
@@ -92,11 +92,11 @@ impl Deref for LockedFile {
 
 impl Drop for LockedFile {
     fn drop(&mut self) {
-        // A child of fork(2) has the handle too, but the lock belongs to its parent.
+        // A child of fork(2) has this handle too, but the lock belongs to its parent.
         if self.locked_by.is_some_and(Process::is_current) {
-            // Closing the file would not be enough. A child that another thread is spawning shares
-            // the open file until it runs its program. If unlocking fails, closing is all that can
-            // be done.
+            // Closing the file would not be enough: a child that another thread is spawning shares
+            // the open file, and so the lock, until it executes its program. If unlocking fails,
+            // closing is all that can be done.
             let _ = self.file.unlock();
         }
     }

@@ -1,20 +1,21 @@
 //! Long writes, which bypass the page cache. Short ones go through it.
 //!
-//! A write through the page cache costs a copy, and a page of the kernel's for each of ours, but is
-//! under way before the next one is made. A direct write costs neither, but waits for the device.
-//! For short writes the wait costs more, for long ones the copy.
+//! A write through the page cache costs a copy, and a page of the kernel's memory for each page of
+//! ours, but returns before the device has written anything. A direct write costs neither, but
+//! waits for the device. For short writes the wait costs more, for long ones the copy.
 
 use std::io::{self, IoSlice};
 
 use super::direct::Direct;
 
-/// The length from which a write bypasses the page cache. It is more than the background writes in
-/// one call, which is one block of at most 2 MiB. So the background does not wait for the device. A
-/// sync waits for it in any case.
+/// The length from which a write bypasses the page cache. It is more than a background write has in
+/// one call, which is one block of at most 2 MiB. So the background work does not wait for the
+/// device. A sync waits for it in any case.
 pub(super) const LONG: usize = (2 << 20) + 4096;
 
-/// Writes the buffers before the first unaligned one, if together they are long. Returns `None` if
-/// they are not, or if the file system refuses. The caller then writes through the page cache.
+/// Writes the buffers before the first unaligned one, if they are long together. Returns `None` if
+/// they are not, if the offset is unaligned, or if the file system refuses. The caller then writes
+/// through the page cache.
 pub(super) fn write_long(
     direct: &Direct,
     bufs: &[IoSlice<'_>],

@@ -1,8 +1,8 @@
 //! [`FileStore`]: a regular file, none of which stays in the kernel's page cache.
 //!
 //! The library caches the file itself, under a limit. With a second copy in the kernel that limit
-//! would mean nothing. [`CacheMode`] has the ways to avoid the copy, and [`FileStore::cache_mode`]
-//! says which one is in use.
+//! would mean nothing. [`CacheMode`] lists the ways to avoid the copy, and
+//! [`FileStore::cache_mode`] returns the one in use.
 //!
 //! | file | contents |
 //! |---|---|
@@ -19,10 +19,10 @@
 //!
 //! **Locks between processes.** A writable open takes an exclusive advisory lock (flock) before it
 //! changes anything, and keeps it until the store is dropped. A read-only open takes no lock, for
-//! three reasons. A shared lock would let any reader keep the file's owner out for as long as it
-//! likes. Files on a read-only medium may not support one. And it would promise that the file does
-//! not change, which programs without locks do not respect. Readers learn from
-//! [`Store::version`](super::Store::version) that the file changes.
+//! three reasons. With a shared lock any reader could keep the file's owner out for as long as it
+//! likes. Files on a read-only medium may not support locks. And a lock would promise that the file
+//! does not change, although programs without locks can change it. A reader learns from
+//! [`Store::version`](super::Store::version) that the file has changed.
 //!
 //! **What a sync means.** Only [`Store::sync`](super::Store::sync) makes data durable. If it fails,
 //! the kernel may have dropped the bytes of earlier writes, and will not report that again. In

@@ -1,5 +1,5 @@
-//! A stand-in for [`ring`](super::ring) where there is no io_uring(7): every request is done by
-//! calls.
+//! A stand-in for [`ring`](super::ring) where there is no io_uring(7): every request is performed
+//! by plain calls.
 
 use super::file_io::FileIo;
 use super::watch::Watch;

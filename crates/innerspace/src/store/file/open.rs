@@ -145,21 +145,21 @@ impl FileStore {
         FileOptions::new().create(path)
     }
 
-    /// Returns the identity that a store on `path` would have, without opening the file. Call this
-    /// before a writable open, because a second one in the same process is refused. Returns `None`
-    /// if the identity is unknown.
+    /// Returns the identity that a store on `path` would have, without opening the file, or `None`
+    /// if it is unknown. Call this before a writable open of a file that may be open already: a
+    /// second writable open in the same process is refused.
     ///
     /// # Errors
-    /// The file cannot be looked at, for example because there is none.
+    /// The file cannot be examined, for example because it does not exist.
     pub fn identify(path: impl AsRef<Path>) -> io::Result<Option<Identity>> {
         Ok(identity_of(&std::fs::metadata(path)?))
     }
 }
 
-/// How many times a file may be opened again because its path has come to name another file.
+/// The number of times that a file may be opened again because its path names another file by then.
 const TRIES: u32 = 16;
 
-/// A file that is open, at first neither locked nor emptied.
+/// An open file. It is neither locked nor emptied at first.
 pub(crate) struct Opened<'a> {
     pub(crate) opening: Opening<'a>,
     pub(crate) file: LockedFile,
@@ -172,14 +172,14 @@ pub(crate) struct Opened<'a> {
 pub(crate) enum Locking {
     /// The file is locked, and its path still names it.
     Done,
-    /// The path names another file by now, which is open in place of the first one, and not locked.
-    /// Nothing that was known about the first file holds for it.
+    /// The path names another file by now. That file is open in place of the first one, and is not
+    /// locked. Nothing that was known about the first file holds for it.
     Other,
 }
 
 impl<'a> Opened<'a> {
-    /// Opens or makes a file as [`FileOptions::open`](super::FileOptions::open) does, with the same
-    /// errors.
+    /// Opens or makes a file as `create` says. It is neither locked nor emptied yet. Fails like the
+    /// methods of [`FileOptions`](super::FileOptions).
     pub(crate) fn begin(
         path: &'a Path,
         access: FileAccess,
@@ -207,7 +207,7 @@ impl<'a> Opened<'a> {
         })
     }
 
-    /// Takes a file that the caller has opened. Messages call it `path`.
+    /// Takes over a file that the caller has opened. Messages call it `path`.
     pub(crate) fn given(
         file: File,
         path: &'a Path,
@@ -233,18 +233,20 @@ impl<'a> Opened<'a> {
         sys::path_of(file).unwrap_or_else(|| PathBuf::from("open file"))
     }
 
-    /// Sets the lock.
+    /// Sets which lock [`Opened::lock`] takes.
     pub(crate) fn locked_by(mut self, lock: FileLock) -> Opened<'a> {
         self.opening.lock = lock;
         self
     }
 
-    /// Returns the identity of the file that was opened, whatever its path names by now.
+    /// Returns the identity of the file that was opened, even if its path names another file by
+    /// now.
     pub(crate) fn identity(&self) -> Option<Identity> {
         identity_of(&self.metadata)
     }
 
-    /// Locks the file, unless the chosen [`FileLock`] means no lock, and examines it again.
+    /// Locks the file, unless the chosen [`FileLock`] means no lock, and then reads its metadata
+    /// again.
     ///
     /// # Errors
     /// [`FileOpenError::InUse`] if the path names the file and another handle has the lock.
@@ -261,8 +263,8 @@ impl<'a> Opened<'a> {
         if let Some(shared) = shared {
             let locked = self.file.lock(shared, &self.metadata);
             let in_use = locked.map_err(|error| opening.io("lock it", error))?;
-            // The path is checked even if another handle has the lock, which may have locked only
-            // this file.
+            // The path is checked even if another handle has the lock: the path may name another
+            // file by now, which is not locked.
             if !opening.still_names(&self.metadata) {
                 let Some(tries) = self.tries.checked_sub(1) else {
                     let text = "it was replaced by another file each time";
@@ -277,7 +279,7 @@ impl<'a> Opened<'a> {
                 return Err(FileOpenError::InUse { path, holder });
             }
         }
-        // A process that had the lock before may have changed the file until now.
+        // A process that had the lock before may have changed the file since it was opened.
         self.metadata = opening.examine(&self.file)?;
         Ok(Locking::Done)
     }
@@ -288,7 +290,7 @@ impl<'a> Opened<'a> {
         Ok(self)
     }
 
-    /// Makes a store over the file, which is locked if it is to be locked.
+    /// Makes a store over the file. The caller has locked the file, if it is to be locked.
     ///
     /// # Errors
     /// [`FileOpenError::CacheMode`] or [`FileOpenError::Io`]. The file then keeps its content,

@@ -1,4 +1,4 @@
-//! The steps of opening a file, with an error for each thing that can be wrong.
+//! The steps of opening a file, each with its errors.
 
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
@@ -24,7 +24,7 @@ pub(crate) struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    /// Returns the length that the file will have.
+    /// Returns the length that the file will have when it is open.
     pub(crate) fn len(&self, metadata: &Metadata) -> u64 {
         match self.create {
             Create::Truncate => 0,
@@ -32,7 +32,7 @@ impl Opening<'_> {
         }
     }
 
-    /// Takes the last step, when nothing else can fail: empties the file, if it is to be emptied.
+    /// Empties the file, if it is to be emptied. This is the last step, when nothing else can fail.
     pub(crate) fn empty(&self, file: &LockedFile) -> Result<(), FileOpenError> {
         match self.create {
             Create::Truncate => file.set_len(0).map_err(|error| self.io("empty it", error)),
@@ -93,8 +93,8 @@ impl Opening<'_> {
         Ok((file, metadata))
     }
 
-    /// Turns a failed open into an error of ours. The file's kind is checked first, because an open
-    /// of each kind fails in its own way.
+    /// Turns the error of a failed open into one of ours. The file's kind is checked first, because
+    /// the error of an open depends on that kind.
     fn explain(&self, error: io::Error) -> FileOpenError {
         let path = self.path.to_owned();
         match error.kind() {
@@ -155,7 +155,7 @@ impl Opening<'_> {
                 .is_ok_and(|now| sys::identity(&now) == sys::identity(metadata))
     }
 
-    /// Makes the file's I/O for the mode asked for.
+    /// Makes the file's I/O for a cache mode. For `Auto`, chooses the mode.
     pub(super) fn file_io(
         &self,
         file: &File,
@@ -178,7 +178,8 @@ impl Opening<'_> {
             CacheMode::DropAfterUse => return Err(refused()),
             _ if sys::enable_dontcache(file) => Cached::Nothing,
             CacheMode::DontCache => return Err(refused()),
-            // This is for transfers that do not bypass the page cache.
+            // In modes `Auto` and `Direct`, this is for transfers that do not bypass the page
+            // cache.
             _ if sys::CAN_DROP => Cached::Dropped,
             _ => Cached::Kept,
         };
@@ -198,8 +199,8 @@ impl Opening<'_> {
             true => self.open_direct(file, metadata),
             false => None,
         };
-        // A direct write that is refused goes through the page cache instead, so only reads need a
-        // probe.
+        // Without direct reads only long writes are direct. If one is refused, it goes through the
+        // page cache. So only reads need a probe.
         match direct.filter(|direct| !reads || direct.probe().is_ok()) {
             Some(direct) => Ok(file_io.with_direct(direct, reads, writes)),
             None if cache == CacheMode::Direct => Err(refused()),
@@ -207,8 +208,8 @@ impl Opening<'_> {
         }
     }
 
-    /// Opens a second descriptor for direct I/O, if the file system has it and the path still names
-    /// the same file.
+    /// Opens a second descriptor for direct I/O, if the file system supports it and the path still
+    /// names the same file.
     fn open_direct(&self, file: &File, metadata: &Metadata) -> Option<Direct> {
         let path: PathBuf = match self.is_given {
             true => sys::path_again(file)?,
@@ -227,7 +228,7 @@ impl Opening<'_> {
     }
 }
 
-/// Returns the fallback that a test forces where there is a choice, if there is one.
+/// Returns the name of the fallback that a test forces, if there is one.
 fn forced_fallback() -> Option<OsString> {
     let may_be = cfg!(any(test, feature = "test-util"));
     may_be.then(|| std::env::var_os("INNERSPACE_FALLBACK"))?
@@ -242,7 +243,7 @@ fn forced_mode() -> Option<CacheMode> {
     }
 }
 
-/// Returns whether a test forces all reads to be done by calls.
+/// Returns whether a test forces all reads to be plain calls.
 pub(super) fn is_ring_forbidden() -> bool {
     forced_fallback().is_some_and(|fallback| fallback == "pool")
 }

@@ -30,18 +30,17 @@ pub enum FileLock {
     /// file that is only read.
     #[default]
     Auto,
-    /// No lock, for files that the program itself protects. If another program writes
-    /// the file meanwhile, reads fail with
-    /// [`FileError::ChangedInPlace`](crate::file::FileError::ChangedInPlace), provided that the
-    /// change is noticed.
+    /// No lock, for files that the program itself protects. If another program writes the file
+    /// meanwhile and the change is noticed, reads fail with
+    /// [`FileError::ChangedInPlace`](crate::file::FileError::ChangedInPlace).
     None,
-    /// A lock that others may share. It keeps out all that want an exclusive lock.
+    /// A shared lock. It excludes exclusive locks only.
     Shared,
-    /// A lock that no other handle may have, not even to read.
+    /// A lock that excludes every other lock, shared or exclusive.
     Exclusive,
 }
 
-/// What to do if the file exists, and if it does not.
+/// Whether an open creates a file that does not exist, and keeps, refuses or empties one that does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Create {
     /// The file must exist. Its content is kept.
@@ -68,13 +67,14 @@ texts! {
         /// pages are written (Linux 6.14 on file systems that support it; macOS). Long writes
         /// bypass the page cache where that is possible, see `Direct`.
         DontCache = "dont-cache",
-        /// Transfers bypass the page cache (O_DIRECT). Writes of parts of a block go through it,
-        /// and their pages are dropped.
+        /// Transfers bypass the page cache (O_DIRECT). Writes of parts of a block go through the
+        /// page cache, and their pages are then dropped.
         Direct = "direct",
         /// Transfers go through the page cache. The kernel is then told to drop the range, which
         /// includes pages that other programs have cached.
         DropAfterUse = "drop-after-use",
-        /// The kernel caches as it likes. Its cache counts against no limit of this library.
+        /// The kernel caches as much as it chooses. Its cache counts towards no limit of this
+        /// library.
         Kernel = "kernel",
     }
 }
@@ -85,7 +85,7 @@ texts! {
 pub enum LockHolder {
     /// Another store of this process, perhaps in another memory.
     ThisProcess,
-    /// The process with this id.
+    /// The process with this ID.
     Process(u32),
     /// Some process, which may be this one. The system does not say which.
     Unknown,
@@ -111,13 +111,13 @@ pub enum FileOpenError {
         /// The path as given.
         path: PathBuf,
     },
-    /// The file was to be made, but its folder does not exist.
+    /// The file was to be created, but its folder does not exist.
     #[error("{}: the folder to make it in does not exist", shown(path))]
     NoFolder {
         /// The path as given.
         path: PathBuf,
     },
-    /// The file, or a folder on the way to it, does not permit this access.
+    /// The file, or a folder on its path, does not permit this access.
     #[error("{}: no permission to {} it", shown(path), verb(*access))]
     PermissionDenied {
         /// The path as given.
@@ -188,7 +188,7 @@ fn verb(access: FileAccess) -> &'static str {
 }
 
 texts! {
-    /// How several reads of a file are in flight at the same time.
+    /// The way in which several reads of a file are in flight at the same time.
     ///
     /// With either engine, a read for which a thread waits is a system call of that thread.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -15,7 +15,7 @@ use crate::sync::Arc;
 use crate::sys::file as sys;
 use crate::units::PageCount;
 
-/// A size of requests that keeps a disk busy for longer than a call takes.
+/// The preferred size of requests: it keeps a disk busy for longer than a call takes.
 const PREFERRED_SIZE: usize = 1 << 20;
 
 /// A regular file as a store. Dropping it unlocks the file, but does not sync it.
@@ -33,7 +33,7 @@ const PREFERRED_SIZE: usize = 1 << 20;
 /// ```
 #[derive(Debug)]
 pub struct FileStore {
-    /// The file, which has the lock if it is to be locked. It is used for everything except direct
+    /// The file, which is locked if it is to be locked. It is used for everything except direct
     /// transfers.
     pub(super) file: LockedFile,
     pub(super) file_io: FileIo,
@@ -45,14 +45,15 @@ pub struct FileStore {
 }
 
 impl FileStore {
-    /// Returns how the kernel's page cache is kept free of the file. For [`CacheMode::Auto`] it is
-    /// the mode that reads use. If the file system refuses a read in mode [`CacheMode::Direct`]
-    /// after all, reads use another mode from then on.
+    /// Returns the mode in which the kernel's page cache is kept free of the file. For
+    /// [`CacheMode::Auto`] it is the mode that reads use. If the file system refuses a read in mode
+    /// [`CacheMode::Direct`] although opening the file succeeded, reads use another mode from then
+    /// on.
     pub fn cache_mode(&self) -> CacheMode {
         self.file_io.mode()
     }
 
-    /// Returns how several reads are in flight at the same time. If the kernel refuses a read by
+    /// Returns the engine for several reads in flight. If the kernel refuses a read by
     /// [`FileEngine::IoUring`], the store uses [`FileEngine::Calls`] from then on.
     pub fn engine(&self) -> FileEngine {
         match ring::takes_reads(&self.file_io, &self.watch) {
@@ -61,7 +62,7 @@ impl FileStore {
         }
     }
 
-    /// Returns whether the file was opened only for reading, or for writing too.
+    /// Returns whether the file was opened for reading only, or for writing too.
     pub fn access(&self) -> FileAccess {
         self.access
     }
@@ -185,8 +186,7 @@ impl Store for FileStore {
 /// Linux only. On tmpfs and similar file systems the page cache is the file itself.
 ///
 /// # Errors
-/// The file cannot be opened; elsewhere than on Linux always
-/// [`io::ErrorKind::Unsupported`].
+/// The file cannot be opened. On systems other than Linux, always [`io::ErrorKind::Unsupported`].
 pub fn kernel_cached_pages(path: impl AsRef<Path>) -> io::Result<PageCount> {
     sys::cached_bytes_of(path.as_ref()).map(PageCount::ceil)
 }

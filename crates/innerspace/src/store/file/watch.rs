@@ -1,4 +1,4 @@
-//! Notices changes to the file by other processes: a length below the known one, and a modification
+//! Detects changes to the file by other processes: a length below the known one, and a modification
 //! that was not ours.
 //!
 //! A file has one modification time for all its writers. So `version` counts a new time as a change
@@ -19,22 +19,23 @@ use crate::sync::{Mutex, OnDrop};
 #[derive(Debug)]
 pub(super) struct Watch {
     pub(super) len: KnownLen,
-    /// The number of our own changes that have begun, and the number that have ended. A change
-    /// takes no lock: a check may wait for the file system for long.
+    /// The number of our own changes that have begun, and the number that have ended. These are
+    /// counters and not a lock, so that a change need not wait for a check, which may wait for the
+    /// file system for a long time.
     begun: AtomicU64,
     ended: AtomicU64,
     seen: Mutex<Seen>,
     /// Whether the kernel has refused a read by io_uring(7). From then on all reads are calls.
-    /// Relaxed, because it guards no other memory.
+    /// Relaxed, because no other memory depends on it.
     pub(super) fell_back: AtomicBool,
 }
 
-/// The length that a file has unless another process cut it.
+/// The length that a file has, unless another process has cut it.
 #[derive(Debug)]
 pub(crate) struct KnownLen {
     /// The length when the file was opened.
     opened: u64,
-    /// `opened`, as changed by us.
+    /// The length now: `opened`, with the changes by this process.
     now: AtomicU64,
 }
 
@@ -55,7 +56,7 @@ impl KnownLen {
         self.now.fetch_max(end, Ordering::Relaxed);
     }
 
-    /// Runs a change of length. Meanwhile the known length is never above the real one.
+    /// Runs a change of length. During the change, the known length is never above the real one.
     pub(crate) fn resizing(
         &self,
         file: &File,
@@ -66,7 +67,7 @@ impl KnownLen {
         let result = resize();
         match &result {
             Ok(()) => self.now.store(len, Ordering::Relaxed),
-            // Nothing was cut, or the file's length shows the cut.
+            // The file kept its length, or its metadata shows how far it was cut.
             Err(_) => {
                 let now = file.metadata().map_or(len, |metadata| metadata.len());
                 self.grew_to(before.min(now));
@@ -75,8 +76,8 @@ impl KnownLen {
         result
     }
 
-    /// Makes the error of a request for `wanted` bytes at `offset` that finds that the file now
-    /// ends at `now`.
+    /// Makes the error of a request for `wanted` bytes at `offset`, after which the file was found
+    /// to end at `now`.
     pub(crate) fn shrank(&self, offset: u64, wanted: u64, now: u64) -> io::Error {
         let was = self.get();
         let since = match was == self.opened {
@@ -94,11 +95,11 @@ impl KnownLen {
     }
 }
 
-/// The results of the last check of the file.
+/// The state of the file at the last check.
 #[derive(Debug)]
 struct Seen {
     stamp: Stamp,
-    /// The number of our own changes that had begun, if none of them was under way.
+    /// The number of our own changes that had begun by then, if all had ended; otherwise `None`.
     settled_at: Option<u64>,
     /// The number of changes from outside so far.
     generation: u64,
@@ -143,8 +144,8 @@ impl Watch {
         })
     }
 
-    /// Checks the end that a read at `offset` has found. Returns an error if the file reached
-    /// further before.
+    /// Checks whether the file may end at or before `offset`, as a read there has found. Returns an
+    /// error if the file was longer before.
     pub(super) fn check_end(&self, file: &File, offset: u64, wanted: u64) -> io::Result<()> {
         if offset >= self.len.get() {
             return Ok(());
@@ -153,12 +154,12 @@ impl Watch {
         if now <= offset {
             return Err(self.len.shrank(offset, wanted, now));
         }
-        // The file was cut after that read and has grown again, so its bytes are not those that it
-        // had.
+        // The file was cut before that read and has grown again since, so its bytes are not those
+        // that it had.
         Err(StoreError::Changed.into())
     }
 
-    /// Returns the number of changes from outside that were noticed so far.
+    /// Returns the number of changes from outside that have been noticed so far.
     pub(super) fn version(&self, file: &File) -> io::Result<Version> {
         let mut seen = self.seen.lock();
         // Pairs with `own_change`. `ended` is loaded first, so that equality means that no change

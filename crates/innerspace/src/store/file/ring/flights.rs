@@ -5,11 +5,11 @@
 //! would delay them. The first read starts the thread, which ends when there was nothing to do for
 //! a second.
 //!
-//! **Wakers.** A completion leaves the wakers of futures to the end of its batch. They are foreign
-//! code. If the thread does not return from one, another thread takes its place, at the next read
-//! or in [`Flights::look_after`]. If no thread can be started, queued reads are done by calls.
-//! Reads in flight are then reaped by the next thread that can be started, or by the old one when
-//! it returns.
+//! **Wakers.** The wakers of futures are called at the end of each batch of completions. They are
+//! foreign code. If the thread does not return from one, another thread takes its place, at the
+//! next read or in [`Flights::look_after`]. If no thread can be started, queued reads are done by
+//! calls. Reads in flight are then reaped by the next thread that can be started, or by the old one
+//! when it returns.
 //!
 //! Locking: one innermost mutex, which is not held while the ring is used or a read is completed.
 
@@ -26,15 +26,15 @@ use crate::sys::ring::{Ring, Transfer, iovec, is_refusal};
 /// The maximum number of reads in flight. Further reads wait.
 const DEPTH: u32 = 256;
 
-/// How long the thread stays without work before it ends. It is also the longest that the thread
-/// sleeps for a completion.
+/// The time for which the thread stays without work before it ends. It also bounds each sleep of
+/// the thread for a completion.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How long wakers may take before another thread takes the ring over.
+/// The time that wakers may take before another thread takes the ring over.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 impl Request {
-    /// Returns the ring that may do the request.
+    /// Returns the ring that may perform the request, if there is one.
     pub(super) fn by_ring(&self) -> Option<Arc<Flights>> {
         self.transfer().by_ring()
     }
@@ -66,20 +66,18 @@ pub(crate) struct Flights {
 #[derive(Default)]
 struct State {
     ring: Option<Arc<Ring<Flight>>>,
-    /// Whether there is no ring, or a broken one, so that reads are done by calls. A broken ring
-    /// stays until the last read in flight has completed.
+    /// Whether the ring could not be made, or is broken, so that reads are done by calls. A broken
+    /// ring is kept until the last read in flight has completed.
     is_refused: bool,
     queue: VecDeque<(Transfer, Flight)>,
-    /// The number of reads that were accepted and whose requests are not yet completed or given
-    /// back.
+    /// The number of reads that were accepted and have neither been completed nor given back.
     outstanding: usize,
     /// The number of the thread that has the ring, or 0 if no thread has it.
     thread: u64,
     threads: u64,
-    /// Whether the thread sleeps, or is about to sleep, so that it has to be woken for queued
-    /// reads.
+    /// Whether the thread sleeps, or is about to sleep. It must then be woken for queued reads.
     sleeps: bool,
-    /// The time at which the thread began to call wakers, while it does.
+    /// The time at which the thread began to call wakers, or `None` while it calls none.
     calls_since: Option<Instant>,
 }
 
@@ -92,7 +90,7 @@ impl State {
 }
 
 impl Flights {
-    /// Puts reads in flight. If there is no ring, has them done by calls.
+    /// Puts reads in flight. If the ring is refused, gives them back to be done by calls.
     pub(super) fn launch(self: &Arc<Flights>, reads: Vec<(Transfer, Flight)>) {
         let mut state = self.state.lock();
         if state.ring.is_none() && !state.is_refused {
@@ -116,8 +114,8 @@ impl Flights {
         }
     }
 
-    /// Starts another thread for the ring if the one that has it does not return from a waker, or
-    /// if none could be started.
+    /// Starts another thread for the ring, if the present one does not return from a waker, or if
+    /// there is work and no thread.
     pub(crate) fn look_after(self: &Arc<Flights>) {
         let state = self.state.lock();
         if state.thread != 0 || state.has_work() {
@@ -125,7 +123,8 @@ impl Flights {
         }
     }
 
-    /// Waits until every read was completed. A request leaves its file's table a little earlier.
+    /// Waits until every read has been completed or given back. The table of a file loses a request
+    /// a little earlier.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn wait_quiet(&self) {
         while self.state.lock().outstanding > 0 {
@@ -133,7 +132,7 @@ impl Flights {
         }
     }
 
-    /// Starts a thread, unless one has the ring and is not stuck in a waker.
+    /// Starts a thread, unless one serves the ring and is not stuck in a waker.
     fn ensure_thread(self: &Arc<Flights>, mut state: MutexGuard<'_, State>) {
         let is_stuck = state
             .calls_since
@@ -160,7 +159,7 @@ impl Flights {
         }
     }
 
-    /// Has reads done by calls.
+    /// Gives reads back to their makers, which have them done by calls.
     fn give_back(&self, flights: impl Iterator<Item = Flight>) {
         let mut count = 0;
         for flight in flights {
@@ -198,8 +197,8 @@ impl Flights {
                     }
                     return;
                 }
-                // Set under the mutex under which reads are queued: a caller that queues one from
-                // here on wakes this thread.
+                // `sleeps` is set under the mutex under which reads are queued. So a caller that
+                // queues one from here on wakes this thread.
                 state.sleeps = queue.is_empty();
                 (ring, queue)
             };
@@ -222,10 +221,10 @@ impl Flights {
     }
 
     fn submit(&self, ring: &Ring<Flight>, reads: Vec<(Transfer, Flight)>) {
-        // SAFETY: the memory of each transfer belongs to the request beside it. The request owns
-        // the right to fill that memory, and keeps it until the request is completed or dropped. It
-        // stays in the ring until the kernel is done with it. The source beside it keeps the
-        // descriptor.
+        // SAFETY: the memory of each transfer belongs to the request that is paired with it. The
+        // request owns the right to fill that memory, and keeps it until the request is completed
+        // or dropped. The request stays in the ring until the kernel is done with the memory. The
+        // paired source keeps the descriptor open.
         let refused = unsafe { ring.submit(reads) };
         if refused.is_empty() {
             return;

@@ -2,12 +2,12 @@
 //! mean.
 //!
 //! A read goes through the ring if reads are direct and the offset, the lengths and the memory are
-//! aligned. Other reads, and all writes, are calls. A read ends as [`Store::read_vectored_at`]
-//! does: the end of the file is found in the same way, and the caller continues a short read. If
-//! the kernel refuses a read through the ring, the read is done by a call, and [`Watch::fell_back`]
-//! keeps later ones from trying.
+//! aligned. Other reads, and all writes, are calls. A read through the ring has the same result as
+//! [`Store::read_vectored_at`]: the end of the file is found in the same way, and the caller
+//! continues a short read. If the kernel refuses a read through the ring, the read is done by a
+//! call, and [`Watch::fell_back`] keeps later ones from trying.
 //!
-//! A store may be dropped while its reads are in flight, for example a store that opens the file
+//! A store may be dropped while its reads are in flight, for example if a program opens the file
 //! for each batch. So each read keeps a [`Source`], which has the descriptor and decides what the
 //! read's completion means.
 //!
@@ -23,14 +23,15 @@ use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::sys::ring::{Transfer, available, iovec, is_passing, is_refusal};
 
-/// The parts of its store that a read in flight keeps: the descriptor, and the file's state.
+/// The parts of a store that each of its reads in flight keeps: the descriptor, and the file's
+/// state.
 #[derive(Debug)]
 pub(super) struct Source {
     direct: Arc<Direct>,
     watch: Arc<Watch>,
 }
 
-/// Decides which engine a file uses now: returns the descriptor of its direct reads if they go
+/// Decides which engine a file uses now. Returns the descriptor of its direct reads if they go
 /// through a ring, and `None` if they are calls.
 pub(super) fn direct_reads<'e>(file_io: &'e FileIo, watch: &Watch) -> Option<&'e Arc<Direct>> {
     let direct = file_io.direct_reads()?;
@@ -38,7 +39,8 @@ pub(super) fn direct_reads<'e>(file_io: &'e FileIo, watch: &Watch) -> Option<&'e
 }
 
 impl Source {
-    /// Makes a read into this memory that a ring can take, if one can. The caller keeps the source,
+    /// Makes the transfer of a read into this memory. Returns `None` if reads do not go through a
+    /// ring, or the offset, a length or an address is not aligned. The caller keeps the source,
     /// which has the descriptor, until the read has completed.
     pub(super) fn of_read(
         file_io: &FileIo,
@@ -73,7 +75,7 @@ impl Source {
     /// Returns the result that [`Store::read_vectored_at`](crate::store::Store::read_vectored_at)
     /// would have returned in place of a completed read of `wanted` bytes at `offset`. Returns
     /// `None` if the caller has to read the same bytes by a call, which may wait. If the kernel
-    /// refused the read through the ring, the store falls back to calls.
+    /// refused the read through the ring, the store's later reads are calls, too.
     pub(super) fn completed(
         &self,
         offset: u64,

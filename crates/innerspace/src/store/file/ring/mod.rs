@@ -18,7 +18,7 @@ pub(super) fn takes_reads(file_io: &FileIo, watch: &Watch) -> bool {
     direct_reads(file_io, watch).is_some()
 }
 
-/// Submits the reads that a ring can take. Returns the other requests.
+/// Submits the reads that can go through a ring. Returns the other requests.
 pub(super) fn launch(file_io: &FileIo, watch: &Arc<Watch>, mut batch: Batch) -> Batch {
     if !takes_reads(file_io, watch) {
         return batch;
