@@ -19,8 +19,8 @@ texts! {
     }
 }
 
-/// Prints an error with those below it. The text of a store's own error may include the errors
-/// below it, but need not.
+/// Displays an error followed by the errors below it. An error whose text is in the message already
+/// is left out, because the text of a store's own error may include those below it.
 pub(crate) struct WithCauses<'a>(pub(crate) &'a (dyn Error + 'static));
 
 impl fmt::Display for WithCauses<'_> {
@@ -39,20 +39,20 @@ impl fmt::Display for WithCauses<'_> {
     }
 }
 
-/// A failure that `io::ErrorKind` cannot express. It is wrapped in an `io::Error`; the layers above
+/// A failure that `io::ErrorKind` cannot express. It is wrapped in an `io::Error`. The layers above
 /// add the store's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The store ends before bytes that it had earlier.
+    /// The store has become shorter, and ends before bytes that it had earlier.
     #[error(
         "wanted {} at {} but the file now ends at {} (it was {} {since})",
         Bytes(*wanted), Grouped(*offset), Grouped(*now), Grouped(*was)
     )]
     Shrank {
-        /// Where the failed read began, in bytes.
+        /// The offset at which the failed read began, in bytes.
         offset: u64,
-        /// How many bytes the read wanted.
+        /// The number of bytes that the read wanted.
         wanted: u64,
         /// The present length.
         now: u64,
@@ -67,11 +67,11 @@ pub enum StoreError {
         Bytes(*wanted), Grouped(*offset), Grouped(*len)
     )]
     ShortRead {
-        /// Where the read began, in bytes.
+        /// The offset at which the read began, in bytes.
         offset: u64,
-        /// How many bytes the read wanted.
+        /// The number of bytes that the read wanted.
         wanted: u64,
-        /// How many bytes the store delivered.
+        /// The number of bytes that the store delivered.
         got: u64,
         /// The store's length.
         len: u64,
@@ -79,9 +79,9 @@ pub enum StoreError {
     /// The store wrote none of the bytes and gave no reason.
     #[error("the store wrote 0 of {} at {}", Bytes(*wanted), Grouped(*offset))]
     WriteZero {
-        /// Where the write began, in bytes.
+        /// The offset at which the write began, in bytes.
         offset: u64,
-        /// How many bytes were offered.
+        /// The number of bytes that the caller offered.
         wanted: u64,
     },
     /// Another program has changed the bytes since they were read.
@@ -127,17 +127,18 @@ impl From<StoreError> for io::Error {
 }
 
 texts! {
-    /// The kind of a store's failure, as far as it matters to what a caller can do.
+    /// The kinds of store failures, as far as a caller can act on the difference.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     #[non_exhaustive]
     pub enum StoreErrorKind {
-        /// The device, file system or quota is full. The write can succeed once space was freed.
+        /// The device, file system or quota is full. The write can succeed once space has been
+        /// freed.
         NoSpace = "no space left",
         /// The device failed (EIO and similar errors).
         Io = "input/output error",
         /// The store cannot be written.
         ReadOnly = "read-only",
-        /// The store ends before bytes that it had earlier.
+        /// The store has become shorter, and ends before bytes that it had earlier.
         Shrank = "shrank",
         /// The store delivered fewer bytes than it has.
         ShortRead = "short read",

@@ -13,15 +13,15 @@ use crate::units::{Grouped, zeros};
 
 /// The size of a chunk in bytes: the unit in which the store is sparse.
 const CHUNK: u64 = 64 << 10;
-/// The maximum number of punched or cut-off chunks that are kept for the next writes: 32 MiB. The
-/// system clears new memory and maps it page by page, which takes several times as long as writing
-/// to it.
+/// The maximum number of punched or cut-off chunks whose memory is kept for later writes: 32 MiB.
+/// New memory would cost more: the system clears it and maps it page by page, which takes several
+/// times as long as writing to it.
 const MOST_SPARE: usize = 512;
-/// The maximum length of a store. As with files, an offset fits in 63 bits.
+/// The maximum length of a store. As in a file, an offset fits in 63 bits.
 const MAX_LEN: u64 = i64::MAX as u64;
 
 /// A store in memory. Ranges that were never written, or were punched or cut off, are holes, in
-/// units of 64 KiB. Up to 32 MiB of the memory of punched or cut-off ranges are kept for the next
+/// units of 64 KiB. Up to 32 MiB of the memory of punched or cut-off ranges is kept for later
 /// writes.
 ///
 /// The store can be written, and is empty at first. To share it between a file and a test, use an
@@ -48,19 +48,20 @@ pub struct MemoryStore {
 }
 
 struct State {
-    /// The bytes and the length, under a lock that a call holds for one copy.
+    /// The bytes and the length. A call holds the lock while it copies.
     bytes: RwLock<Bytes>,
     /// An innermost lock.
     counts: Mutex<StoreCounts>,
-    /// The number of changes made by [`MemoryStore::change_externally`].
+    /// The number of changes made by [`MemoryStore::change_externally`] and
+    /// [`MemoryStore::set_len_externally`].
     generation: AtomicU64,
 }
 
 #[derive(Default)]
 struct Bytes {
     len: u64,
-    /// The chunks, by offset divided by [`CHUNK`]. An absent chunk is a hole. Bytes of a chunk that
-    /// its vector does not have are zeros, and so are bytes at or past `len`.
+    /// The chunks, by offset divided by [`CHUNK`]. An absent chunk is a hole. Bytes of a chunk past
+    /// the end of its vector are zeros, and so are bytes at or past `len`.
     chunks: BTreeMap<u64, Vec<u8>>,
     /// The memory of former chunks: at most [`MOST_SPARE`] empty vectors, each with the capacity of
     /// a chunk.
@@ -71,22 +72,22 @@ struct Bytes {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct StoreCounts {
-    /// Calls of `read_at` and `read_vectored_at`.
+    /// Calls to `read_at` and `read_vectored_at`.
     pub reads: u64,
     /// Bytes that these calls returned.
     pub read_bytes: u64,
-    /// Calls of `write_at` and `write_vectored_at`.
+    /// Calls to `write_at` and `write_vectored_at`.
     pub writes: u64,
     /// Bytes that these calls wrote.
     pub written_bytes: u64,
-    /// Calls of `sync`.
+    /// Calls to `sync`.
     pub syncs: u64,
-    /// Calls of `punch`.
+    /// Calls to `punch`.
     pub punches: u64,
 }
 
-/// Divides a range of bytes at the bounds of chunks. Returns each chunk's number, and the bytes of
-/// the range inside the chunk.
+/// Divides a range of bytes at the boundaries of chunks. Returns each chunk's number, and the part
+/// of the range inside it, relative to the chunk.
 fn pieces(begin: u64, end: u64) -> impl Iterator<Item = (u64, Range<usize>)> {
     let chunks = begin / CHUNK..end.div_ceil(CHUNK);
     let piece = move |chunk: u64| {
@@ -121,7 +122,7 @@ impl Bytes {
                 chunk.reserve_exact(CHUNK as usize);
                 chunk
             });
-            // Zeros are stored only where nothing is written.
+            // Bytes that this write is about to fill are not zeroed first.
             if chunk.len() < inside.start {
                 chunk.resize(inside.start, 0);
             }
@@ -133,7 +134,7 @@ impl Bytes {
         self.len = self.len.max(end);
     }
 
-    /// Makes `begin..end` zero, and drops the chunks that the range covers.
+    /// Makes `begin..end` zero, and drops the chunks that the range covers completely.
     fn clear(&mut self, begin: u64, end: u64) {
         let (first, last) = (begin / CHUNK, end.div_ceil(CHUNK));
         let touched: Vec<u64> = self
@@ -232,8 +233,8 @@ impl MemoryStore {
     /// Returns a copy of the whole content. The read is not counted.
     ///
     /// # Errors
-    /// [`io::ErrorKind::OutOfMemory`] if the process cannot have that much memory, for example for
-    /// a long store that is nearly all holes.
+    /// [`io::ErrorKind::OutOfMemory`] if so much memory cannot be allocated, for example for a long
+    /// store that is nearly all holes.
     pub fn try_to_vec(&self) -> io::Result<Vec<u8>> {
         let bytes = self.state.bytes.read();
         let Some(mut copy) = zeros(bytes.len) else {
@@ -253,7 +254,7 @@ impl MemoryStore {
     /// Writes as another process would: the write is not counted, and changes [`Store::version`].
     ///
     /// # Errors
-    /// [`io::ErrorKind::FileTooLarge`]: the write would end beyond the longest length.
+    /// [`io::ErrorKind::FileTooLarge`]: the end of the write would not fit in 63 bits.
     pub fn change_externally(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         end_of(offset, buf.len())?;
         self.state.bytes.write().write(buf, offset);
@@ -264,14 +265,14 @@ impl MemoryStore {
     /// Changes the length as another process would; see [`MemoryStore::change_externally`].
     ///
     /// # Errors
-    /// [`io::ErrorKind::FileTooLarge`]: the length is beyond the longest.
+    /// [`io::ErrorKind::FileTooLarge`]: the length does not fit in 63 bits.
     pub fn set_len_externally(&self, len: u64) -> io::Result<()> {
         self.state.bytes.write().set_len(end_of(len, 0)?);
         self.state.generation.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Makes a store with the same content as `store`, which is read by the plain calls.
+    /// Makes a store with the same content as `store`, which is read by its plain calls.
     ///
     /// # Errors
     /// Those of reading `store`; [`io::ErrorKind::FileTooLarge`] if its length does not fit in 63
@@ -299,7 +300,7 @@ impl Default for MemoryStore {
     }
 }
 
-/// Returns where `len` bytes at `offset` end. Returns an error if a store cannot be so long.
+/// Returns where `len` bytes at `offset` end. Returns an error if the end does not fit in 63 bits.
 fn end_of(offset: u64, len: usize) -> io::Result<u64> {
     let end = offset.checked_add(len as u64).filter(|&end| end <= MAX_LEN);
     end.ok_or_else(|| io::ErrorKind::FileTooLarge.into())
@@ -390,7 +391,7 @@ impl Store for MemoryStore {
     }
 
     fn submit(&self, mut batch: Batch) {
-        // Memory makes no request wait, so all are done here.
+        // A request to memory never waits, so all are performed before this returns.
         while let Some(request) = batch.take() {
             request.run(self);
         }

@@ -1,4 +1,5 @@
-//! Where a file's bytes live when they are not cached: the [`Store`] trait and its backends.
+//! The [`Store`] trait and its backends: the places where a file's bytes are when they are not
+//! cached.
 //!
 //! A store is to the cache what a block device is to a kernel: positioned reads and writes, a
 //! length, a barrier. It knows nothing of frames, blocks, limits or sticky errors, which the cache
@@ -18,19 +19,20 @@
 //! - `read_at` and `write_at` may transfer less than asked. If a read into a non-empty buffer
 //!   returns 0 bytes, the store ends there. [`read_exact_or_eof`] and [`write_all_at`] repeat short
 //!   transfers.
-//! - A call that fails with `Interrupted` is repeated until it no longer does, as in std.
-//! - A call that panics has failed. The panic comes out of the operation that made the call; in a
-//!   thread of the memory it is caught.
+//! - The layers above repeat a call that fails with `Interrupted`, as std does.
+//! - A call that panics has failed. The panic propagates out of the operation that made the call;
+//!   in a thread of the memory it is caught.
 //! - Every offset and length is accepted. [`Limits`] says which are served directly.
 //! - Calls come from many threads at the same time. Calls on ranges that do not overlap do not
 //!   disturb each other.
-//! - A sync that fails may drop writes and punches that were accepted before it, unless
-//!   [`Store::accepted`] says otherwise. A length that was set stays.
+//! - A failed sync may drop writes and punches that were accepted before it, unless
+//!   [`Store::accepted`] says otherwise. It must not undo a change of the length.
 //! - A call may use other files of the same memory. It may also use cached blocks of the file for
 //!   which it is made: by a read, a view, an eviction, or a load through a mapping. An operation on
 //!   that file that might wait for the call fails with
-//!   [`FileError::Reentered`](crate::file::FileError::Reentered), or with a fault for that reason.
-//!   In a call for a fault or a change of a space, all accesses to that space fail with
+//!   [`FileError::Reentered`](crate::file::FileError::Reentered). An access through a mapping then
+//!   faults, with that error as the cause. During a call that is made for a fault in a space, or
+//!   for a change of one, all accesses to that space fail with
 //!   [`FaultKind::Reentered`](crate::space::FaultKind::Reentered).
 //! - Two handles with equal [`Store::identity`] reach the same bytes.
 //! - Bytes reported as a hole by `next_data`/`next_hole` read as zeros.
@@ -81,7 +83,7 @@ pub use transfer::{
 };
 pub(crate) use transfer::{read_vectored_or_eof, uninterrupted};
 
-/// What [`Store::sync`] makes durable.
+/// The data and metadata that [`Store::sync`] makes durable.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SyncWhat {
     /// The bytes, and the metadata needed to read them back (fdatasync).
@@ -90,7 +92,7 @@ pub enum SyncWhat {
     All,
 }
 
-/// What happens to an accepted write or punch if the next sync fails.
+/// The effect of a failed sync on the writes and punches that were accepted before it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Accepted {
@@ -104,8 +106,8 @@ pub enum Accepted {
 
 /// Identifies the bytes that a store reaches: two stores with equal identities have the same bytes.
 ///
-/// An identity is valid while a store that returned it is open. The numbers of a closed file may be
-/// given to another file.
+/// An identity is valid while a store that returned it is open. After a file is closed, its numbers
+/// may be given to another file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Identity {
     kind: &'static str,
@@ -113,8 +115,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Makes an identity among the stores of one `kind`. Each backend chooses a name for its kind
-    /// ("file", "memory").
+    /// Makes an identity from the backend's name for its kind of store ("file", "memory") and two
+    /// numbers. Stores of one kind with the same numbers must have the same bytes.
     pub fn new(kind: &'static str, numbers: [u64; 2]) -> Identity {
         Identity { kind, numbers }
     }
@@ -136,13 +138,14 @@ impl fmt::Display for Version {
 }
 
 impl Version {
-    /// Makes a version from a generation number, or from a hash of an entity tag.
+    /// Makes a version from a number, such as a generation number or the hash of an HTTP entity
+    /// tag.
     pub fn new(number: u64) -> Version {
         Version(number)
     }
 }
 
-/// The requests that a store serves directly. It serves others too, but slower.
+/// The requests that a store serves directly. It serves others too, but more slowly.
 ///
 /// ```
 /// use innerspace::store::Limits;
@@ -158,20 +161,23 @@ pub struct Limits {
     /// Buffer addresses that are multiples of this are served directly. A power of two, at least 1.
     pub memory_alignment: usize,
     /// The preferred size of a request in bytes. Neighbouring blocks are read and written together
-    /// up to this size. 0 means no preference, and 1 MiB is used. A reader of a stream has eight
-    /// such requests in flight, or [`requests`](Limits::requests) if that is fewer, as far as an
-    /// eighth of the nearest limit has room for them. Small ones may be more, up to 16 MiB in all.
+    /// up to this size. 0 means no preference; 1 MiB is used then. A sequential reader has eight
+    /// requests of this size in flight, or [`requests`](Limits::requests) if that is fewer, but at
+    /// least four. There may be more if they are small, up to 16 MiB in all. At most an eighth of
+    /// the nearest limit is in flight.
     pub preferred_size: usize,
-    /// The number of requests that the store serves at the same time, at least 1. A store without a
-    /// completion form of its own is called by as many threads.
+    /// The number of requests that the store serves at the same time, at least 1. If the store has
+    /// no completion form of its own ([`Store::submit`]), the memory calls it from that many
+    /// threads.
     pub requests: u32,
 }
 
-/// The number of requests at the same time for a store that states none.
+/// The default of [`Limits::requests`].
 const REQUESTS: u32 = 16;
 
 impl Default for Limits {
-    /// Returns limits with no alignment, no preferred size and 16 requests at the same time.
+    /// Returns limits without an alignment or a preferred size, and with 16 requests at the same
+    /// time.
     fn default() -> Limits {
         Limits {
             alignment: 1,
@@ -215,7 +221,7 @@ impl Limits {
     }
 }
 
-/// A token that only this crate can make. So only this crate can call a method that takes one.
+/// A token that only this crate can make, so that only this crate can call a method that takes one.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct Own(());
@@ -264,7 +270,7 @@ pub trait Store: Send + Sync + 'static {
     /// Returns the present length in bytes.
     ///
     /// # Errors
-    /// The length cannot be found out.
+    /// The length cannot be determined.
     fn len(&self) -> io::Result<u64>;
 
     /// Reads up to `buf.len()` bytes at `offset`, and returns how many. May read fewer, but 0 only
@@ -286,12 +292,12 @@ pub trait Store: Send + Sync + 'static {
             .map_or(Ok(0), |buf| self.read_at(buf, offset))
     }
 
-    /// Writes up to `buf.len()` bytes at `offset`, and returns how many. Writes at least one unless
-    /// `buf` is empty, and lengthens the store where needed. Bytes between the old end and `offset`
-    /// read as zeros. Default: fails, because the store is read-only.
+    /// Writes up to `buf.len()` bytes at `offset`, and returns how many. Writes at least one byte
+    /// unless `buf` is empty. A write past the end lengthens the store, and bytes between the old
+    /// end and `offset` then read as zeros. Default: fails, because the store is read-only.
     ///
     /// # Errors
-    /// Nothing was written. What the cache wanted to write stays dirty, and is written again later.
+    /// Nothing was written. The bytes stay dirty in the cache, which writes them again later.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
         let _ = (buf, offset);
         Err(StoreError::ReadOnly.into())
@@ -313,17 +319,17 @@ pub trait Store: Send + Sync + 'static {
     /// length again. Default: fails, because the store is read-only.
     ///
     /// # Errors
-    /// The length is as it was.
+    /// The length is unchanged.
     fn set_len(&self, len: u64) -> io::Result<()> {
         let _ = len;
         Err(StoreError::ReadOnly.into())
     }
 
-    /// Makes all writes that ended before the call durable: once this has returned they survive a
-    /// power cut. Default: does nothing, because writes are durable already.
+    /// Makes all writes that ended before the call durable: once this has returned, they survive a
+    /// power cut. Default: does nothing, for a store whose writes are durable when they return.
     ///
     /// # Errors
-    /// Any of those writes may not be durable: [`Store::accepted`] says what the cache does then.
+    /// Some of those writes may not be durable. [`Store::accepted`] says what the cache does then.
     fn sync(&self, what: SyncWhat) -> io::Result<()> {
         let _ = what;
         Ok(())
@@ -339,7 +345,7 @@ pub trait Store: Send + Sync + 'static {
     /// change, and the part of the range past the end is ignored. Default: writes zeros.
     ///
     /// # Errors
-    /// Any part of the range may read as zeros.
+    /// Any part of the range may already read as zeros.
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         let end = offset.saturating_add(len).min(self.len()?);
         write_zeros(self, offset, end.saturating_sub(offset))
@@ -349,7 +355,7 @@ pub trait Store: Send + Sync + 'static {
     /// a hole or the end follows. Default: there are no holes.
     ///
     /// # Errors
-    /// It is not known where data is: the read that asked fails.
+    /// The store cannot tell where its data is. The read that asked fails.
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
         Ok((offset < self.len()?).then_some(offset))
     }
@@ -363,8 +369,8 @@ pub trait Store: Send + Sync + 'static {
         Ok(self.len()?.max(offset))
     }
 
-    /// Identifies the store's bytes, so that a second open of the same bytes is recognised.
-    /// Default: unknown.
+    /// Returns an identity of the store's bytes, by which a second open of the same bytes is
+    /// recognised. Default: `None`, which means that the identity is unknown.
     fn identity(&self) -> Option<Identity> {
         None
     }
@@ -372,18 +378,18 @@ pub trait Store: Send + Sync + 'static {
     /// Returns a value that changes when another program changes the store, but not by calls
     /// through this handle.
     ///
-    /// The cache asks for it when the file is opened, at the first fill in each tick of the
-    /// memory's clock (about a second), and when a sync begins. After a change the cache reads no
-    /// more, and returns [`FileError::ChangedInPlace`](crate::file::FileError::ChangedInPlace). So
-    /// old and new bytes are mixed for a tick at most. Default: `None`, which means that the store
-    /// cannot tell; it is not asked again.
+    /// The cache asks for the version when the file is opened, at the first fill in each tick of
+    /// the memory's clock (about a second), and when a sync begins. After a change the cache reads
+    /// no more, and returns [`FileError::ChangedInPlace`](crate::file::FileError::ChangedInPlace).
+    /// So old and new bytes are mixed for a tick at most. Default: `None`, which means that the
+    /// store cannot tell; it is not asked again.
     ///
-    /// The version of a [`FileStore`] is made of the length and the time of the last modification.
-    /// It misses a change by another program between a change of our own and the next check, and a
-    /// change that the file system's clock cannot tell from the previous one.
+    /// A [`FileStore`] makes its version from the length and the time of the last modification. It
+    /// misses a change by another program between a change of our own and the next check. It also
+    /// misses a change that the file system's clock cannot distinguish from the previous one.
     ///
     /// # Errors
-    /// The version cannot be found out.
+    /// The version cannot be determined.
     fn version(&self) -> io::Result<Option<Version>> {
         Ok(None)
     }
@@ -399,21 +405,21 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Returns whether a call to the store may use files or spaces of a [`Memory`](crate::Memory),
-    /// as a store over another file does. The answer never changes. Default: it uses none.
+    /// as a store over another file does. The answer never changes. Default: no.
     ///
     /// A thread that needs memory while it has a file locked does not call a store that uses files,
-    /// because the call might need that file. Dirty blocks above the store are then written a
-    /// little later, with nothing locked. An operation may fail for lack of memory that writing
-    /// them would have freed.
+    /// because the call might need that file. The dirty blocks above the store are written a little
+    /// later instead, with nothing locked. An operation may therefore fail for lack of memory that
+    /// writing them would have freed.
     ///
-    /// If a store uses files and does not say so, its first such call reveals it, and that call may
-    /// wait for itself. A store around another one should return the inner store's answer.
+    /// If a store uses files but returns `false`, its first call that does so reveals it. That one
+    /// call may deadlock. A store around another one should return the inner store's answer.
     ///
-    /// In a call to a store, memory is made free only by evicting clean blocks. So that dirty
-    /// blocks can be written in a full memory, a file that is opened for writing sets some memory
-    /// aside if its store uses files: a block and six pages. It is for the calls that change the
-    /// store, and for files and spaces of the same memory. Where it is not enough, or the group
-    /// that wants it is full by itself, the request fails in the store with a
+    /// During a call to a store, memory is freed only by evicting clean blocks. So that dirty
+    /// blocks can be written even when the memory is full, a file that is opened for writing over a
+    /// store that uses files sets aside a block and six pages. Calls that change the store may use
+    /// them, for files and spaces of the same memory. If they do not suffice, or the group that
+    /// requests memory is full by itself, the request fails in the store with a
     /// [`LimitError`](crate::group::LimitError). If the store then fails with
     /// [`io::ErrorKind::OutOfMemory`], the file makes room and calls it again, with fewer blocks.
     fn uses_files(&self) -> bool {
@@ -428,19 +434,21 @@ pub trait Store: Send + Sync + 'static {
 
     /// Puts requests in flight and returns without waiting. Each request is completed later, in any
     /// order, on any thread, perhaps before this returns. The caller holds locks of the file, so
-    /// this must not wait. Default: [`Batch::call`], by which threads of the memory make the plain
+    /// this must not wait. Default: [`Batch::call`], which has threads of the memory make the plain
     /// calls.
     ///
-    /// If this panics, the requests that it drops fail, and are read by plain calls. A file may be
-    /// closed while its requests are in flight. Its store is then kept until the last request has
-    /// completed. The store is not dropped in that completion, but a little later: by the memory's
-    /// service thread, or by a thread that ticks, drops a file, or opens the store again.
+    /// If this panics, the requests that it drops fail, and the cache reads their bytes by plain
+    /// calls. A file may be closed while its requests are in flight. Its store is then kept until
+    /// the last request has completed. The store is not dropped in that completion, but a little
+    /// later: by the memory's service thread, or by a thread that ticks, drops a file, or opens the
+    /// store again.
     fn submit(&self, batch: Batch) {
         batch.call(self);
     }
 
-    /// Returns whether reads fill exactly as much memory as they say, and do not read it, so that
-    /// it need not be cleared first. Only the library's own stores return `true`.
+    /// Returns whether the store may be given memory that is not cleared: a read fills exactly as
+    /// many bytes as it returns, and does not look at the memory's old content. Only the library's
+    /// own stores return `true`.
     #[doc(hidden)]
     fn fills_as_told(&self, _: Own) -> bool {
         false

@@ -1,15 +1,15 @@
 //! The completion form of store I/O. A store gets a batch of requests, and completes each of them
 //! once, later, in any order, on any thread.
 //!
-//! A request owns the memory that it reads into or writes from until it is completed. A store that
-//! keeps a request for long, or for ever, therefore holds that memory and nothing else that belongs
-//! to the caller. A request that is dropped without being completed fails with
+//! A request owns the memory that it reads into or writes from until it is completed. So if a store
+//! keeps a request for a long time, or for ever, it holds that memory and nothing else of the
+//! caller's. A request that is dropped without being completed fails with
 //! [`StoreError::Abandoned`]; the memory's threads then read the same bytes by plain calls.
 //!
-//! A request to read knows how much of it was filled. A store fills it from front to back.
-//! [`Request::fill`] copies bytes in. [`Request::unfilled`] lends the next piece of memory and
-//! clears it first, so that no store of a program's own ever sees what the memory contained. Bytes
-//! that were not filled are never used.
+//! A read request records how much of its memory has been filled. A store fills the memory from
+//! front to back. [`Request::fill`] copies bytes in. [`Request::unfilled`] clears the rest of the
+//! memory and lends it, so that a store outside this crate never sees what the memory contained.
+//! Bytes that were not filled are never used.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -19,12 +19,13 @@ use std::{fmt, mem};
 use super::transfer::{read_vectored_or_eof, write_all_vectored_at};
 use super::{Own, Store, StoreError};
 
-/// The memory that a request reads into or writes from, and what happens when the request ends.
+/// The memory that a request reads into or writes from, and the action to take when the request
+/// ends.
 pub(crate) trait Transfer: Send {
     /// Returns the number of bytes of memory.
     fn len(&self) -> usize;
 
-    /// Returns a part of the memory to read into, in pieces, with its earlier content.
+    /// Returns a part of the memory to read into, in pieces. It is not cleared.
     fn slices_mut(&mut self, bytes: Range<usize>) -> Vec<IoSliceMut<'_>>;
 
     /// Returns a part of the bytes to write, in pieces.
@@ -33,14 +34,15 @@ pub(crate) trait Transfer: Send {
     /// Ends the request with the number of bytes transferred, or with an error.
     fn complete(self: Box<Self>, result: io::Result<usize>);
 
-    /// Returns the ring that may do the request.
+    /// Returns the io_uring(7) ring that may perform the request, if there is one.
     fn by_ring(&self) -> Option<crate::sync::Arc<super::Flights>> {
         None
     }
 
-    /// Takes the request back if the store has no completion form. The maker of the request may
-    /// keep it, and have it done elsewhere by the store's plain calls. If it does not, this returns
-    /// the request, and the caller does it.
+    /// Offers the request back to its maker. Called if the store has no completion form, or if the
+    /// ring refused the request. The maker may keep it, and have it performed elsewhere by the
+    /// store's plain calls; this then returns `None`. Otherwise this returns the request, and the
+    /// caller performs it, or fails it.
     fn take_back(self: Box<Self>) -> Option<Box<dyn Transfer>>;
 }
 
@@ -60,7 +62,7 @@ pub struct Request {
     offset: u64,
     /// The number of bytes read so far.
     filled: usize,
-    /// The memory from `filled` up to here is cleared already.
+    /// The memory from `filled` up to this offset has been cleared.
     cleared: usize,
     /// `None` once the request is complete.
     transfer: Option<Box<dyn Transfer>>,
@@ -95,7 +97,7 @@ impl Request {
         self.offset
     }
 
-    /// Returns how many bytes to read or to write.
+    /// Returns the number of bytes to read or to write.
     #[allow(
         clippy::len_without_is_empty,
         reason = "no request is empty: they are made of whole blocks"
@@ -104,12 +106,13 @@ impl Request {
         self.transfer().len()
     }
 
-    /// Returns how many bytes of a read were filled so far, from the front.
+    /// Returns the number of bytes of a read that have been filled so far, from the front.
     pub fn filled(&self) -> usize {
         self.filled
     }
 
-    /// Appends bytes to the filled part of a read, as many as there is room for. Returns how many.
+    /// Copies bytes to the end of the filled part of a read, as many as there is room for. Returns
+    /// how many.
     pub fn fill(&mut self, bytes: &[u8]) -> usize {
         let len = bytes.len().min(self.len() - self.filled);
         let range = self.filled..self.filled + len;
@@ -124,8 +127,8 @@ impl Request {
         len
     }
 
-    /// Returns the memory of a read after the filled part, all zeros, in pieces.
-    /// [`Request::advance`] says how much of it was filled.
+    /// Clears the memory of a read after the filled part, and returns it in pieces. After filling
+    /// some of it, call [`Request::advance`].
     pub fn unfilled(&mut self) -> Vec<IoSliceMut<'_>> {
         let (filled, len) = (self.filled, self.len());
         let stale = mem::replace(&mut self.cleared, len)..len;
@@ -135,7 +138,7 @@ impl Request {
         self.transfer_mut().slices_mut(filled..len)
     }
 
-    /// Adds `count` bytes to the filled part of a read.
+    /// Counts the next `count` bytes of a read as filled.
     ///
     /// # Panics
     /// If that is more than [`Request::unfilled`] has lent.
@@ -150,16 +153,16 @@ impl Request {
         self.transfer().slices(0..self.len())
     }
 
-    /// Ends the request. If a read filled less than was asked for, the rest is read by plain calls,
-    /// in which reading nothing means the end of the store. For a write `Ok(0)` is an error.
+    /// Ends the request. If a read filled less than was asked for, the rest is read by plain calls;
+    /// if such a call reads nothing, the store ends there. For a write, `Ok(0)` is an error.
     ///
     /// `Ok` carries the number of bytes written. For a read the number is ignored, because the
-    /// bytes filled count.
+    /// request knows how much was filled.
     ///
     /// If a memory made the request, those plain calls are made later and elsewhere: by a thread of
-    /// the memory, by a caller that waits for the bytes, or by `tick()`. So the caller may hold
-    /// locks of the store here. There is one exception: if the memory has no threads and its last
-    /// handle is gone, the calls are made in here.
+    /// the memory, by a caller that waits for the bytes, or by `tick()`. So a store may complete a
+    /// request while it holds locks of its own. There is one exception: if the memory has no
+    /// threads and its last handle is gone, the calls are made inside this one.
     pub fn complete(mut self, result: io::Result<usize>) {
         let result = match self.operation {
             Operation::Read => result.map(|_| self.filled),
@@ -168,7 +171,8 @@ impl Request {
         self.finish(result);
     }
 
-    /// Gives a request that the ring refused back to its maker, which has it done by calls.
+    /// Gives a request that the ring refused back to its maker, which has it performed by plain
+    /// calls.
     pub(crate) fn give_back(mut self) {
         let left = self.transfer.take().and_then(Transfer::take_back);
         if let Some(left) = left {
@@ -199,7 +203,7 @@ impl Request {
         self.finish(result);
     }
 
-    /// Ends the request with the count of a store that is trusted.
+    /// Ends the request. Unlike [`Request::complete`], uses the count in `result` for a read, too.
     pub(crate) fn finish(&mut self, result: io::Result<usize>) {
         if let Some(transfer) = self.transfer.take() {
             transfer.complete(result);
@@ -223,7 +227,7 @@ impl fmt::Debug for Request {
     }
 }
 
-/// Requests for one [`Store::submit`].
+/// Requests for one call to [`Store::submit`].
 ///
 /// ```
 /// use innerspace::store::{Batch, MemoryStore, Store};
@@ -295,19 +299,19 @@ impl Batch {
         self.requests.push_back(request);
     }
 
-    /// Takes out the oldest request. Returns `None` if all are taken.
+    /// Removes the oldest request and returns it. Returns `None` if the batch is empty.
     pub fn take(&mut self) -> Option<Request> {
         self.requests.pop_front()
     }
 
-    /// Returns the number of requests that are not taken yet.
+    /// Returns the number of requests that have not been taken yet.
     pub fn remaining(&self) -> usize {
         self.requests.len()
     }
 
-    /// Serves the requests with the plain calls of `store`, for stores without a completion form of
-    /// their own. Requests of a memory are served on its threads, as many at the same time as
-    /// [`Limits::requests`](super::Limits::requests) says. Requests made by [`Batch::read`] and
+    /// Serves the requests by the plain calls of `store`, for stores without a completion form of
+    /// their own. Requests that a memory made are served on its threads, as many at the same time
+    /// as [`Limits::requests`](super::Limits::requests) says. Requests made by [`Batch::read`] and
     /// [`Batch::write`] are served in this thread.
     pub fn call<S: Store + ?Sized>(mut self, store: &S) {
         while let Some(mut request) = self.take() {
@@ -320,7 +324,7 @@ impl Batch {
     }
 }
 
-/// The transfer of a request that has memory of its own, and that no cache made.
+/// The transfer of a request made by [`Batch::read`] or [`Batch::write`], which owns its buffer.
 struct Owned<F> {
     buffer: Vec<u8>,
     on_complete: Box<F>,

@@ -1,6 +1,6 @@
-//! What happens when a store returns too few bytes: loops that repeat its short transfers, for the
-//! cache and for tools on a store, and the error of a read that stays short ([`short_read_error`]).
-//! A request in flight that comes back short goes on in `cache/read/requests.rs`, `take_result`.
+//! Handling of short transfers: loops that repeat the transfers of a store, for the cache and for
+//! tools on a store, and the error of a read that stays short ([`short_read_error`]). A request in
+//! flight that comes back short is continued in `cache/read/requests.rs`, `take_result`.
 
 use std::io::{self, IoSlice, IoSliceMut};
 
@@ -20,8 +20,9 @@ pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::R
 /// reads and interrupted calls.
 ///
 /// # Errors
-/// The store's own; and those of a store that claims to have read more than it was asked for, or
-/// ends before bytes that it had earlier. The error names the whole read.
+/// Those of the store; [`InvalidData`](io::ErrorKind::InvalidData) if it claims to have read more
+/// than it was asked for; [`StoreError::Shrank`] if it ends before bytes that it had earlier.
+/// `Shrank` names the whole read, even if only a part of it failed.
 pub fn read_exact_or_eof<S: Store + ?Sized>(
     store: &S,
     buf: &mut [u8],
@@ -32,8 +33,8 @@ pub fn read_exact_or_eof<S: Store + ?Sized>(
     })
 }
 
-/// Reads like [`read_exact_or_eof`] into buffers that are filled one after the other. `bufs` is
-/// used up.
+/// Reads like [`read_exact_or_eof`] into buffers that are filled one after the other. The caller
+/// must not use `bufs` afterwards: its slices have been advanced.
 pub(crate) fn read_vectored_or_eof<S: Store + ?Sized>(
     store: &S,
     mut bufs: &mut [IoSliceMut<'_>],
@@ -49,8 +50,8 @@ pub(crate) fn read_vectored_or_eof<S: Store + ?Sized>(
     })
 }
 
-/// Repeats `call`, which reads from the byte with the given number on, until `wanted` bytes are
-/// read or the store ends. Returns the number of bytes read.
+/// Repeats `call` until `wanted` bytes are read or the store ends. Each call gets the number of
+/// bytes read so far, and reads on from there. Returns the number of bytes read.
 fn read_on(
     wanted: usize,
     offset: u64,
@@ -60,7 +61,8 @@ fn read_on(
     while done < wanted {
         match uninterrupted(|| call(done)) {
             Ok(0) => break,
-            // A store that claims this is faulty, and the bytes are unknown.
+            // A store that claims to have read more than was asked for is faulty, and the bytes are
+            // unknown.
             Ok(count) if count > wanted - done => return Err(io::ErrorKind::InvalidData.into()),
             Ok(count) => done += count,
             Err(error) => return Err(widen(error, offset, wanted as u64)),
@@ -69,7 +71,7 @@ fn read_on(
     Ok(done)
 }
 
-/// Makes the error of a part of a read name the whole read.
+/// Makes the error of a read of a part name the whole read.
 fn widen(error: io::Error, whole_offset: u64, whole_len: u64) -> io::Error {
     match error.downcast::<StoreError>() {
         Ok(StoreError::Shrank {
@@ -92,8 +94,8 @@ fn widen(error: io::Error, whole_offset: u64, whole_len: u64) -> io::Error {
 
 /// Returns the error of a read of `wanted` bytes at `offset` that ended after `got`, in a store
 /// that had `was` bytes when it was opened. The error says that the store shrank, or that it
-/// delivered less than it has. If the store's length is unavailable, it is the error of asking for
-/// it.
+/// delivered less than it has. If the store's length cannot be determined, returns the error of
+/// that call.
 pub fn short_read_error<S: Store + ?Sized>(
     store: &S,
     offset: u64,
@@ -124,9 +126,9 @@ pub fn short_read_error<S: Store + ?Sized>(
 /// Writes all of `buf` at `offset`. Repeats short writes and interrupted calls.
 ///
 /// # Errors
-/// The store's own; [`StoreError::WriteZero`] if it writes nothing;
+/// Those of the store; [`StoreError::WriteZero`] if it writes nothing;
 /// [`InvalidData`](io::ErrorKind::InvalidData) if it claims to have written more than it was asked
-/// to. After an error any part may be written.
+/// to. After an error any part may have been written.
 pub fn write_all_at<S: Store + ?Sized>(store: &S, buf: &[u8], offset: u64) -> io::Result<()> {
     let mut done = 0;
     while done < buf.len() {
@@ -137,19 +139,20 @@ pub fn write_all_at<S: Store + ?Sized>(store: &S, buf: &[u8], offset: u64) -> io
     Ok(())
 }
 
-/// Returns the count that a store gave for a write of `wanted` bytes, if it is a possible one.
+/// Returns `count`, which a store returned for a write of `wanted` bytes, if such a count is
+/// possible.
 fn check_written(count: usize, wanted: usize, offset: u64) -> io::Result<usize> {
     if count == 0 {
         let wanted = wanted as u64;
         return Err(StoreError::WriteZero { offset, wanted }.into());
     }
-    // A store that claims more is faulty, and the bytes that it wrote are unknown.
+    // A store that claims to have written more is faulty, and the bytes that it wrote are unknown.
     let possible = (count <= wanted).then_some(count);
     possible.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Writes like [`write_all_at`] from buffers that are written one after the other. `bufs` is used
-/// up.
+/// Writes like [`write_all_at`] from buffers that are written one after the other. The caller must
+/// not use `bufs` afterwards: its slices have been advanced.
 ///
 /// # Errors
 /// Those of [`write_all_at`].

@@ -9,7 +9,7 @@ use super::super::{Store, read_exact_or_eof, write_all_at};
 use super::SECTOR;
 use super::plan::Dice;
 
-/// What happens to unsynced changes when the power is cut.
+/// The effect of a power cut on unsynced changes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Unsynced {
     /// All changes had reached the medium.
@@ -22,7 +22,8 @@ pub enum Unsynced {
 
 type Sector = [u8; SECTOR as usize];
 
-/// The old content of the sectors that differ, or may differ, from the inner store's.
+/// The medium, as the old content of the sectors that differ, or may differ, from the inner
+/// store's.
 #[derive(Debug, Default)]
 pub(super) struct Medium {
     /// The sectors, by offset divided by [`SECTOR`]. Bytes past the medium's length are zero.
@@ -43,7 +44,7 @@ impl Medium {
         *self = Medium::default();
     }
 
-    /// Notes that these bytes of the inner store are on the medium now, in whole sectors.
+    /// Notes that these bytes of the inner store have reached the medium, in whole sectors.
     pub(super) fn reached(&mut self, offset: u64, count: u64) {
         if count > 0 {
             for number in sectors(offset, offset + count) {
@@ -109,8 +110,8 @@ impl Medium {
         Ok(())
     }
 
-    /// Gives the inner store the content of the medium, as far as the lengths set since the last
-    /// sync allow.
+    /// Gives the inner store the content of the medium, for a failed sync that loses writes and
+    /// punches. Lengths set since the last sync stay: bytes that they cut off are zeros.
     pub(super) fn forget<S: Store>(&mut self, inner: &S) -> io::Result<()> {
         self.len = None;
         let cut = self.cut.unwrap_or(u64::MAX);
@@ -128,7 +129,7 @@ impl Medium {
         Ok(())
     }
 
-    /// Remembers a sector's content, unless an older content is remembered.
+    /// Remembers a sector's content, unless an older content is remembered already.
     fn keep<S: Store>(&mut self, inner: &S, number: u64) -> io::Result<()> {
         if let Entry::Vacant(place) = self.sectors.entry(number) {
             let mut old = Box::new([0; SECTOR as usize]);
@@ -138,7 +139,8 @@ impl Medium {
         Ok(())
     }
 
-    /// Remembers the sectors with data that a range touches. Holes stay holes.
+    /// Remembers those sectors of a range that have data. Holes read as zeros before and after the
+    /// change, so they need not be remembered.
     fn keep_data<S: Store>(&mut self, inner: &S, from: u64, to: u64) -> io::Result<()> {
         let mut at = from;
         while let Some(data) = inner.next_data(at)?.filter(|&data| data < to) {

@@ -3,8 +3,9 @@
 //! # Fault model
 //!
 //! Between the caller and the inner store is a device with a volatile write cache and sectors of
-//! [`SECTOR`] bytes. The device *answers* with the inner store's content. The *medium* differs from
-//! that in the sectors changed since the last sync. The device remembers their old content.
+//! [`SECTOR`] bytes. The device *answers* with the inner store's content. The content of the
+//! *medium* differs from it in the sectors changed since the last sync. The device remembers the
+//! old content of those sectors.
 //!
 //! | fault | what happens | the caller sees |
 //! |---|---|---|
@@ -96,7 +97,7 @@ enum Power {
     Off,
 }
 
-/// What happens to hanging operations when they are released.
+/// The outcome of hanging operations when they are released.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Release {
@@ -118,7 +119,7 @@ pub struct Record {
     pub len: u64,
     /// The fault that hit the operation.
     pub fault: Option<Fault>,
-    /// How the operation ended for the caller: bytes transferred or punched, or an error.
+    /// The result for the caller: the number of bytes transferred or punched, or an error.
     pub outcome: Result<u64, io::ErrorKind>,
 }
 
@@ -148,8 +149,8 @@ impl<S: Store> FaultyStore<S> {
         }
     }
 
-    /// Returns the inner store, which is reached without faults and has the content with which the
-    /// device answers.
+    /// Returns the inner store. Calls to it meet no faults, and its content is the one with which
+    /// the device answers.
     pub fn inner(&self) -> &S {
         &self.inner
     }
@@ -159,7 +160,7 @@ impl<S: Store> FaultyStore<S> {
         self.control.lock().plan.add(rule);
     }
 
-    /// Draws a fault for every operation from now on that no rule hits.
+    /// From now on, draws a fault, at these rates, for every operation that no rule hits.
     pub fn seed(&self, seed: u64, rates: Rates) {
         self.control.lock().plan.seed(seed, rates);
     }
@@ -195,7 +196,7 @@ impl<S: Store> FaultyStore<S> {
     /// that hangs, fails until [`FaultyStore::power_on`].
     ///
     /// # Errors
-    /// The errors of the inner store, in which lost changes are undone.
+    /// Those of the inner store, from undoing the lost changes in it.
     pub fn power_cut(&self, unsynced: Unsynced) -> io::Result<()> {
         self.cut(&mut self.control.lock(), unsynced)
     }
@@ -227,8 +228,8 @@ impl<S: Store> FaultyStore<S> {
     }
 
     /// Picks the fault for a call, and applies the part of it that is the same for all calls.
-    /// Returns with the lock held, so that the rest of the call falls before or after a power cut,
-    /// and not across it.
+    /// Returns with the lock held: so the rest of the call happens before a power cut or after it,
+    /// and is not divided by one.
     fn begin(&self, call: Call) -> (MutexGuard<'_, Control>, Option<Fault>, io::Result<()>) {
         let mut control = self.control.lock();
         if control.power == Power::Off {
@@ -363,8 +364,8 @@ impl Control {
     }
 }
 
-/// Returns the offset this many sectors after `offset`, or before it for a negative number, but not
-/// below 0.
+/// Returns the offset `sectors` sectors after `offset`, or before it if `sectors` is negative, but
+/// not below 0.
 fn beside(offset: u64, sectors: i64) -> u64 {
     offset.saturating_add_signed(sectors.saturating_mul(SECTOR as i64))
 }
@@ -415,7 +416,7 @@ impl<S: Store> Store for FaultyStore<S> {
         if let [only] = bufs {
             return self.read_at(only, offset);
         }
-        // This counts as one operation, so it has one fault at most.
+        // The vectored read counts as one operation, so it has one fault at most.
         let mut whole = vec![0; bufs.iter().map(|buf| buf.len()).sum()];
         let count = self.read_at(&mut whole, offset)?;
         let mut rest = &whole[..count];

@@ -26,7 +26,7 @@ pub enum OperationKind {
     Seek,
 }
 
-/// How an operation fails.
+/// A way in which an operation fails.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Failure {
@@ -54,13 +54,13 @@ impl Failure {
     }
 }
 
-/// How a torn write ends.
+/// The way in which a torn write ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum AfterTear {
     /// With an input/output error. The store continues to work.
     Fail,
-    /// With a power cut. Other unsynced changes meet this fate.
+    /// With a power cut. The value says what happens to the other unsynced changes.
     PowerCut(Unsynced),
 }
 
@@ -76,9 +76,9 @@ pub enum Fault {
     Hang,
     /// Lets only the first sectors of a write reach the medium.
     Tear {
-        /// How many sectors.
+        /// The number of sectors, counted from the one in which the write begins.
         sectors: u64,
-        /// How the write ends.
+        /// The way in which the write ends.
         then: AfterTear,
     },
     /// Does nothing, and reports success.
@@ -87,7 +87,7 @@ pub enum Fault {
     Forget(Failure),
     /// Does the operation this many sectors further on, or further back for a negative number.
     Misdirect {
-        /// How many sectors.
+        /// The number of sectors.
         sectors: i64,
     },
     /// Flips one bit.
@@ -156,7 +156,7 @@ impl Rule {
         self
     }
 
-    /// Makes the rule hit this many matching operations in a row.
+    /// Makes the rule hit this many consecutive matching operations.
     pub fn times(mut self, times: u64) -> Rule {
         self.times = times;
         self
@@ -179,8 +179,9 @@ impl Rule {
     }
 }
 
-/// The number of operations in a million that have each fault, among those that can have it. The
-/// sum should be below a million. Otherwise the last faults of the list lose what exceeds it.
+/// The rate of each fault: of a million operations that can have it, this many do. The sum should
+/// be below a million. Otherwise the faults at the end of the list are drawn less often than
+/// stated.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Rates {
     /// [`Failure::Io`].
@@ -229,7 +230,8 @@ impl Plan {
         self.dice.roll()
     }
 
-    /// Picks the fault for an operation. Every matching rule counts the operation.
+    /// Picks the fault for an operation. The operation counts for every matching rule that still
+    /// skips operations, and for the one rule that is picked.
     pub(super) fn pick(&mut self, kind: OperationKind, offset: u64, len: u64) -> Option<Fault> {
         let mut picked = None;
         for rule in self
@@ -287,7 +289,7 @@ impl Plan {
     }
 }
 
-/// Numbers that look random, and are the same for the same seed (Steele, Lea, Flood: SplitMix64).
+/// Pseudo-random numbers, the same for the same seed (Steele, Lea, Flood: SplitMix64).
 #[derive(Debug, Default)]
 pub(super) struct Dice(pub(super) u64);
 
