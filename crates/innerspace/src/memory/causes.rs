@@ -12,10 +12,9 @@ use crate::store::FileOpenError;
 
 type AnyError = dyn Error + 'static;
 
-/// Returns an error and, one after the other, the errors below it. The text of an error of this
-/// library contains the texts of those below it, so [`Error::source`] leaves them out; they are
-/// returned here. For any other error, its sources are returned, and what is inside an
-/// [`io::Error`].
+/// Returns an error, followed by the errors below it. An error of this library includes the texts
+/// of the errors below it in its own, so [`Error::source`] does not return them; this function
+/// does. For any other error it follows [`Error::source`], and it looks inside an [`io::Error`].
 ///
 /// ```
 /// use std::io;
@@ -35,7 +34,7 @@ pub fn causes(error: &AnyError) -> impl Iterator<Item = &AnyError> {
 ///
 /// The errors of this library convert into [`io::Error`] with their text and their kind, but
 /// [`io::Error::raw_os_error`] returns `None` for them. This function finds the number, for a
-/// program that hands numbers on.
+/// program that passes such numbers on.
 ///
 /// ```
 /// use std::io;

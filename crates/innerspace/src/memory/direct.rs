@@ -39,8 +39,8 @@ impl Memory {
     /// long as a handle or mapping of it.
     ///
     /// # Errors
-    /// [`DaxError::Unsupported`] if the device is a host file's, whose blocks belong to its file
-    /// system.
+    /// [`DaxError::Unsupported`] if the device belongs to a host file: its blocks are managed by
+    /// the file system.
     pub fn create_dax_on(&self, device: &DaxDevice, name: &str) -> Result<DaxFile, DaxError> {
         self.dax_options().create_on(device, name)
     }
@@ -49,14 +49,14 @@ impl Memory {
     /// This is best on tmpfs or a DAX file system, where the host has no second copy of the bytes.
     ///
     /// If the file is open for direct access in this memory already, the result is the same file,
-    /// with the options chosen then: a file first opened for writing can be written through every
-    /// handle. A call that names another group ([`DaxOpener::group`]) is refused, unless both
-    /// calls say [`DaxOpener::share`].
+    /// with the options of the first open: a file first opened for writing can be written through
+    /// every handle. A call that names another group ([`DaxOpener::group`]) is refused, unless both
+    /// calls set [`DaxOpener::share`].
     ///
     /// # Errors
     /// [`DaxError::Open`], [`DaxError::Unsupported`]; [`DaxError::OpenOtherwise`] if the file is
-    /// open through the page cache, or read-only, or for another group, or with another choice of
-    /// [`OnShrink`].
+    /// open in this memory already: through the page cache, or read-only, or for another group, or
+    /// with another choice of [`OnShrink`].
     pub fn open_dax(&self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
         self.dax_options().open(path)
     }
@@ -84,18 +84,17 @@ impl Memory {
 
 impl DaxOpener {
     /// Sets the group that pays for the file's entries; the root group by default. The bytes
-    /// themselves belong to the device. Opening fails with a group of another `Memory`
-    /// ([`DaxError::OtherMemorysGroup`]), and for a file that is open already for another group
-    /// ([`DaxError::OpenOtherwise`]), unless both calls opened it to [`share`](DaxOpener::share)
-    /// it.
+    /// themselves belong to the device. Opening fails if the group belongs to another `Memory`
+    /// ([`DaxError::OtherMemorysGroup`]). It also fails if the file is open already for another
+    /// group ([`DaxError::OpenOtherwise`]), unless both calls set [`share`](DaxOpener::share).
     pub fn group(mut self, group: &Group) -> DaxOpener {
         self.group = Some(group.clone());
         self
     }
 
-    /// Lets other groups use the file that is opened. If the file is open already, uses it,
-    /// whichever group pays for it: the first that opened it. Both calls have to say so, and both
-    /// sides trust each other with this file, as with
+    /// Shares the file with other groups. If the file is open already, the call uses it, whichever
+    /// group pays for it: the group for which it was first opened. Both calls have to set this,
+    /// because both sides then trust each other with this file, as with
     /// [`FileOpener::share`](crate::FileOpener::share). No effect on a device's own blocks.
     pub fn share(mut self) -> DaxOpener {
         self.setup.shared = true;
@@ -122,18 +121,19 @@ impl DaxOpener {
         self
     }
 
-    /// Sets which advisory lock a host file has while it is open: by default an exclusive one, if
-    /// it is opened for writing. A file that is open in this memory already keeps the lock that it
-    /// has.
+    /// Sets which advisory lock a host file has while it is open. By default it is an exclusive one
+    /// if the file is opened for writing, and none otherwise. A file that is open in this memory
+    /// already keeps the lock that it has.
     pub fn lock(mut self, lock: FileLock) -> DaxOpener {
         self.lock = lock;
         self
     }
 
-    /// Sets the most bytes to which a host file can grow while it is open. That much address space
-    /// is reserved for the file, and at least as much as its length. The default is 64 GiB, or four
-    /// times the length if that is more, so that a process (which has 128 TiB) can have hundreds of
-    /// files open. Choose less if address space is limited (`ulimit -v`).
+    /// Sets the length in bytes up to which a host file can grow while it is open. That much
+    /// address space is reserved for the file, or its present length if that is more. The default
+    /// is 64 GiB, or four times the length if that is more. So a process, which has 128 TiB of
+    /// addresses, can have hundreds of files open. Choose less if address space is limited, as by
+    /// `ulimit -v`.
     pub fn capacity(mut self, bytes: u64) -> DaxOpener {
         self.setup.capacity = Some(bytes);
         self
@@ -180,7 +180,7 @@ impl DaxOpener {
         self.over_host(opened, path, create)
     }
 
-    /// Refuses wrong options, before the file is touched.
+    /// Refuses wrong options, before anything is done to the file.
     fn check(&self, path: &Path) -> Result<(), DaxError> {
         self.check_process(|| crate::store::shown(path).into())?;
         self.check_group()
@@ -225,8 +225,9 @@ impl DaxOpener {
         }
     }
 
-    /// Returns a handle on the file that is open already, if it is open in the wanted way. Errors
-    /// name the file by `path`: another caller may have opened it by a name of its own.
+    /// Returns a handle on the file that is open already, unless its options conflict with these.
+    /// Errors name the file by `path`, because another caller may have opened it by a name of its
+    /// own.
     fn same_file(&self, path: &Path, listed: Listed, create: Create) -> Result<DaxFile, DaxError> {
         let file = || -> Arc<str> { crate::store::shown(path).into() };
         let otherwise = |how| Err(DaxError::OpenOtherwise { file: file(), how });
@@ -280,7 +281,7 @@ impl DaxOpener {
     }
 }
 
-/// Returns the file, after the program's subscriber was told of it.
+/// Reports the opened file to the program's `tracing` subscriber, and returns it.
 fn told(file: DaxFile) -> DaxFile {
     tell!(
         debug,

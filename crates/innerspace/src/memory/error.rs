@@ -27,8 +27,8 @@ pub enum MemoryError {
         /// The machine's or the container's memory, in bytes.
         machine: u64,
     },
-    /// The limit is a share that is not above 0 and at most 1, or the system does not say how much
-    /// memory the machine has.
+    /// The limit was given as a share that is not above 0 and at most 1, or the system does not say
+    /// how much memory the machine has.
     #[error("a limit of {fraction} of the machine: {reason}")]
     Fraction {
         /// The share that was asked for.

@@ -1,11 +1,11 @@
 //! The table of open files: each store is open once.
 //!
 //! The table is locked while a file of the file system is opened, locked and added to it. A store
-//! of the user's may open other files when it is probed, so it is probed with the table unlocked,
+//! of a user's own may open other files when it is probed. So it is probed with the table unlocked,
 //! and an [`OpenFile::Opening`] is in the table meanwhile. If that entry is gone when the table is
 //! locked again, the store was open in between and may have changed, and is probed once more. No
-//! call waits for an `Opening`: of two calls that open a store at the same time, the second finds
-//! the first one's file.
+//! call waits for an `Opening`: if two calls open a store at the same time, the one that comes
+//! second finds the file of the first.
 //!
 //! A file, or a call that opens one, has a [`Listing`], which removes its entry from the table when
 //! it is dropped. So the table contains only open files, and no call has to walk it.
@@ -22,8 +22,8 @@ pub(super) struct OpenFiles(Arc<Table>);
 
 struct Table {
     files: Mutex<Entries>,
-    /// Entries whose listing was dropped while `files` was locked: the next call that locks `files`
-    /// removes them. An innermost lock.
+    /// Entries to be removed, because their listing was dropped while `files` was locked. The next
+    /// call that locks `files` removes them. An innermost lock.
     ended: Mutex<Vec<(Identity, u64)>>,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Listing {
 impl Drop for Listing {
     fn drop(&mut self) {
         let ended = (self.identity, self.number);
-        // A file may end while the table is locked, even by this thread.
+        // A file may end while the table is locked, perhaps by this thread, so this does not wait.
         match self.table.files.try_lock() {
             Some(mut files) => files.remove(ended),
             None => self.table.ended.lock().push(ended),
@@ -87,7 +87,8 @@ impl Entries {
         number
     }
 
-    /// Returns whether the store has not been open since it was noted as `mark`.
+    /// Returns whether the store has not been open since [`OpenFiles::note_opening`] returned
+    /// `mark`.
     pub(super) fn is_opening(&self, identity: Identity, mark: &Arc<Listing>) -> bool {
         let now = self.get(identity);
         matches!(now, Some(OpenFile::Opening(now)) if std::ptr::eq(now.as_ptr(), Arc::as_ptr(mark)))
@@ -106,10 +107,11 @@ pub(super) enum OpenFile {
     /// The file is being opened, and has not been open since this entry was made: its store is
     /// being probed. All calls that probe it at the same time share the listing.
     Opening(Weak<Listing>),
-    /// The file is open through the page cache; the second reference lives until the file is
-    /// closed, or longer.
+    /// The file is open through the page cache. The second reference can be upgraded until the file
+    /// is closed, or longer.
     Cached(Weak<FileInner>, Weak<FileCore>),
-    /// The file is open for direct access; the second reference lives until the file is closed.
+    /// The file is open for direct access. The second reference can be upgraded until the file is
+    /// closed.
     Direct(Weak<DaxCore>, Weak<()>),
 }
 
@@ -122,7 +124,7 @@ pub(super) enum Listed {
 /// The table of files, locked.
 pub(super) type Files<'memory> = MutexGuard<'memory, Entries>;
 
-/// The result of looking for an open file.
+/// The result of a search for an open file.
 pub(super) enum Found<'memory, F> {
     /// The file is open.
     Same(F),
@@ -145,7 +147,7 @@ impl OpenFile {
         }
     }
 
-    /// Keeps a value until the file ends. The caller has the file, so it exists.
+    /// Keeps a value until the file ends. The caller keeps the file alive.
     fn keep(&self, ending: Box<dyn Send + Sync>) {
         match self {
             OpenFile::Opening(_) => {}
@@ -163,7 +165,8 @@ impl OpenFiles {
         }))
     }
 
-    /// Lists a file that was just opened until it ends, and keeps `ending` as long as that.
+    /// Adds a file that was just opened to the table. It stays there until it ends, and `ending` is
+    /// dropped then.
     pub(super) fn note_open(
         &self,
         files: &mut Entries,
@@ -203,9 +206,9 @@ impl OpenFiles {
     /// Opens the file at a path once. If it is open already, returns the result of `same`; if not,
     /// the result of `make`, which is called with the file locked against other processes.
     ///
-    /// The file is identified by its open descriptor: the path may name another file a moment
-    /// later. A second writable open of the file would meet this process's own lock, so the table
-    /// is searched before, and stays locked until the file is in it.
+    /// The file is identified by its open descriptor, because the path may name another file a
+    /// moment later. A second writable open of the file would meet this process's own lock. So the
+    /// table is searched before the file is locked, and stays locked until the file is in it.
     pub(super) fn open_once<F, E: From<store::FileOpenError>, X: Send + Sync + 'static>(
         &self,
         cache: &Cache,
@@ -236,9 +239,9 @@ impl OpenFiles {
         }
     }
 
-    /// Looks for a file that is open as `identity`; if there is one, calls `same` for the result. A
-    /// file that `same` refuses may be kept open only by mappings that are unreachable already:
-    /// those are dropped, and the file is looked for once more.
+    /// Looks for a file that is open as `identity`. If there is one, calls `same` for the result.
+    /// If `same` refuses the file, the reason may be mappings that are unreachable already and keep
+    /// it open. So those are dropped, and the file is looked for once more.
     pub(super) fn look<F, E>(
         &self,
         cache: &Cache,
@@ -250,8 +253,9 @@ impl OpenFiles {
             let files = self.0.lock();
             let found = files.get(identity);
             let Some(listed) = found.and_then(OpenFile::upgrade) else {
-                // A file whose last handle was dropped may still be writing, with its store locked.
-                // It is waited for with the table unlocked, because stores are called meanwhile.
+                // If the file's last handle was dropped, the file may still be writing, with its
+                // store locked. The wait for it is with the table unlocked, because stores are
+                // called meanwhile.
                 match found {
                     Some(OpenFile::Cached(..)) if cache.is_closing(identity) => {
                         drop(files);
@@ -269,7 +273,7 @@ impl OpenFiles {
             match same(listed) {
                 Ok(open) => return Ok(Found::Same(open)),
                 Err(error) if refused => return Err(error),
-                // This has to be called outside every section, with nothing locked.
+                // `released` must be called outside every section, with nothing locked.
                 Err(_) => cache.released(Vec::new()),
             }
             refused = true;

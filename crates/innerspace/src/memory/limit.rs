@@ -19,7 +19,8 @@ impl Limit {
     }
 
     /// Makes a limit that is a share, above 0 and up to 1, of the container's memory limit (the
-    /// lowest of its control groups), or of the machine's memory if there is no such limit.
+    /// lowest of its control groups). If there is no such limit, it is a share of the machine's
+    /// memory.
     ///
     /// ```
     /// use innerspace::{Limit, Memory};

@@ -52,16 +52,16 @@ pub use self::stats::{LimitParts, MemoryStats};
 
 /// A memory manager with a hard limit: cached files, memory groups and address spaces.
 ///
-/// Every handle reaches every group. Do not give one to a tenant that must not reach the others;
-/// give it what was opened and made for its [`Group`].
+/// Every handle reaches every group. Do not give a handle to a tenant that must not reach the other
+/// groups. Give the tenant what was opened and made for its own [`Group`].
 ///
 /// Dropping the last handle of the memory waits for work that was left to its threads: closing
-/// files whose last handle was dropped in a call to a store; wakers; the error hook. It waits as
-/// long as some part of that work ends, or some store accepts something, at least every five
-/// seconds. A store that hangs for longer is abandoned, with the bytes that were not written to it.
-/// Files, spaces and accessors outlive the `Memory`, and their own drops wait for what they keep
-/// open. With [`Threads::None`] the thread that drops does the work itself, and waits for every
-/// store.
+/// files whose last handle was dropped in a call to a store; wakers; the error hook. The wait
+/// continues while, at least every five seconds, a part of that work ends or a store accepts
+/// something. A store that hangs for longer is abandoned, with the bytes that were not written to
+/// it. Files, spaces and accessors outlive the `Memory`, and their own drops wait for what they
+/// keep open. With [`Threads::None`] the thread that drops does the work itself, and waits for
+/// every store.
 ///
 /// ```
 /// use innerspace::{KIB, MIB, Memory};
@@ -132,11 +132,11 @@ impl Memory {
     }
 
     /// Loads what [`Snapshot::save`] wrote, charged to the root group; [`Memory::load_snapshot_in`]
-    /// charges another. `open` returns the file for a mapped file's name: the name given by
-    /// [`FileOpener::name`], or else the path by which it was opened, or the store's name. (Control
-    /// characters in the name are not escaped, unlike in [`PagedFile::name`].) No mapping of the
-    /// loaded snapshot is locked, or has advice on how it will be read. Spaces can be forked from
-    /// the snapshot, and restored to it.
+    /// charges another group. `open` gets the name of each mapped file and returns the file. It is
+    /// the name given by [`FileOpener::name`], or else the path by which the file was opened, or
+    /// the store's name. (Control characters in the name are not escaped, unlike in
+    /// [`PagedFile::name`].) No mapping of the loaded snapshot is locked, or has advice on how it
+    /// will be read. Spaces can be forked from the snapshot, and restored to it.
     ///
     /// ```
     /// # use innerspace::{Map, Memory, MIB};
@@ -163,9 +163,8 @@ impl Memory {
     }
 
     /// Loads like [`Memory::load_snapshot`], with the loaded pages and their tables charged to
-    /// `group`. The group also pays for spaces from [`Snapshot::fork`]; with
-    /// [`Snapshot::fork_in`] another group pays for the fork. The files' own groups pay for pages
-    /// of files.
+    /// `group`. The group also pays for spaces from [`Snapshot::fork`]; with [`Snapshot::fork_in`]
+    /// another group pays for the fork. Pages of files are charged to the groups of the files.
     ///
     /// # Errors
     /// [`SnapshotFileError`], also if the group is full; then nothing is kept.
@@ -186,8 +185,8 @@ impl Memory {
         self.0.limit
     }
 
-    /// Does one tick's work: writes back old blocks, evicts ahead of need, wakes futures. With
-    /// [`Threads::None`] call it about once a second; with a service thread there is no need to.
+    /// Does the work of one tick: writes back old blocks, evicts ahead of need, wakes futures. With
+    /// [`Threads::None`] call it about once a second. A service thread makes that unnecessary.
     ///
     /// # Panics
     /// If a store, a waker, the error hook or a callback of [`Group::on_events`] panics in this
@@ -196,20 +195,22 @@ impl Memory {
         self.0.cache.tick();
     }
 
-    /// Evicts pages until `bytes` are freed or no more can be. Returns the number of bytes freed.
+    /// Evicts pages until `bytes` are freed or nothing more can be evicted. Returns the number of
+    /// bytes freed.
     pub fn reclaim(&self, bytes: u64) -> u64 {
         use crate::group::Reclaimer;
         let (root, pages) = (self.0.root.id(), crate::PageCount::ceil(bytes));
         self.0.pool.reclaim(root, pages, Some(root)).bytes()
     }
 
-    /// Returns how much of the time requests for memory were stalled, in all groups.
+    /// Returns the share of time during which requests for memory were stalled, over all groups.
     pub fn pressure(&self) -> Pressure {
         self.0.root.pressure()
     }
 
-    /// Returns the share of uses of file blocks that would have missed with more memory, or with
-    /// less, estimated from a sample. `None` unless [`MemoryBuilder::sample_misses`] was called.
+    /// Returns an estimate, from a sample, of the share of uses of file blocks that would have
+    /// missed with more memory, or with less. `None` unless [`MemoryBuilder::sample_misses`] was
+    /// called.
     pub fn miss_curve(&self) -> Option<MissCurve> {
         self.0.pool.miss_curve()
     }
@@ -225,20 +226,21 @@ impl Memory {
     }
 
     /// Sets a hook that is called with each write error that no open handle can report, because the
-    /// file's last handle is gone. The hook runs on one of the memory's threads, or in
-    /// [`Memory::tick`], with no lock held that a call to this library takes. The errors are in
-    /// [`Memory::take_errors`] as well. A later hook replaces an earlier one. The hook also runs
-    /// when the last `Memory` is dropped and, with [`Threads::None`], after that in the thread that
-    /// drops the file. The latest 64 errors wait for their call;
-    /// [`Totals::error_untold`](crate::Totals::error_untold) counts those that were dropped before
-    /// it.
+    /// file's last handle is gone. The errors are in [`Memory::take_errors`] as well. A later hook
+    /// replaces an earlier one.
+    ///
+    /// The hook runs on one of the memory's threads, or in [`Memory::tick`]. No lock that a call to
+    /// this library takes is held then. The hook also runs when the last `Memory` is dropped. After
+    /// that, with [`Threads::None`], it runs in the thread that drops the file. The latest 64
+    /// errors wait for their call; [`Totals::error_untold`](crate::Totals::error_untold) counts
+    /// those that were dropped before it.
     ///
     /// With [`Threads::None`] the hook also runs in a thread that waits for a future in place
     /// ([`Task::wait_timeout`](crate::Task::wait_timeout)), and a panic of the hook comes out of
     /// that wait.
     ///
     /// The memory keeps the hook. So a hook that owns a `Memory`, a file, a space or an accessor
-    /// keeps the memory, and itself, alive for ever: let it use a name for them, or a
+    /// keeps the memory, and itself, alive for ever. Let it use a name for them instead, or a
     /// [`Weak`](std::sync::Weak) reference to their owner.
     ///
     /// ```
@@ -251,8 +253,8 @@ impl Memory {
         self.0.cache.set_error_hook(hook);
     }
 
-    /// Recomputes all cached state and compares, with the service thread paused. No other thread
-    /// may use the memory meanwhile.
+    /// Recomputes all state that is derived from other state and compares, with the service thread
+    /// paused. No other thread may use the memory meanwhile.
     ///
     /// # Panics
     /// Panics if an invariant is broken.
@@ -283,13 +285,14 @@ impl std::fmt::Debug for Memory {
 impl Drop for MemoryInner {
     fn drop(&mut self) {
         if self.cache.is_foreign() {
-            // A child of fork(2) drops nothing that belongs to its parent.
+            // A child of fork(2) must drop nothing that belongs to its parent.
             std::mem::forget((self.pool.clone(), self.cache.clone(), self.root.clone()));
             return;
         }
         let mut panics = Panics::default();
-        // Files that were released where they could not be closed are closed before this returns,
-        // because the process may end then. With `Threads::None` no other thread would close them.
+        // Files whose last handle was dropped where they could not be closed are closed before this
+        // returns, because the process may end then. With `Threads::None` no other thread would
+        // close them.
         match self.service {
             Some(_) => {
                 panics.catch(|| self.pool.finish_retired());
@@ -297,7 +300,7 @@ impl Drop for MemoryInner {
             }
             None => panics.catch(|| self.cache.abandon()),
         }
-        // This wakes the service thread, which checks whether anything is left to serve.
+        // This wakes the service thread, which then checks whether anything is left to serve.
         self.pool.background.kick();
         panics.go_on();
     }

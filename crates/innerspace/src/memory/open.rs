@@ -74,8 +74,8 @@ impl OpenError {
 
 into_io_error!(OpenError);
 
-/// Values that are dropped when a file ends. The charged bytes keep the group's number valid for
-/// the blocks.
+/// Values that are dropped when a file ends. While the heap bytes are charged, the group's number
+/// is not reused, as [`FileBlocks::begin`] requires.
 type Ending = (FileBlocks, HeapBytes);
 
 /// Options for opening a file of a memory; made by [`Memory::file_options`].
@@ -105,13 +105,13 @@ impl Memory {
     /// Opens an existing file for reading.
     ///
     /// If the file is open in this memory already, the result is the same [`PagedFile`]: one cache,
-    /// one set of dirty blocks. It is writable if it was first opened so, and the group in which it
-    /// was first opened pays for it. A call that names another group ([`FileOpener::group`]) is
-    /// refused, unless both calls say [`FileOpener::share`]. The file's length is the one that the
-    /// file system reports: files of /proc report 0, and appear empty.
+    /// one set of dirty blocks. It is writable if it was first opened for writing, and the group
+    /// for which it was first opened pays for it. A call that names another group
+    /// ([`FileOpener::group`]) is refused, unless both calls set [`FileOpener::share`]. The file's
+    /// length is the one that the file system reports: files of /proc report 0, and appear empty.
     ///
     /// # Errors
-    /// See [`OpenError`]: missing, a directory, unreadable, not a regular file.
+    /// See [`OpenError`]; for example if the file is missing, unreadable or not a regular file.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
         self.file_options().open(path)
     }
@@ -147,8 +147,8 @@ impl Memory {
 
 impl FileOpener {
     /// Sets the unit of caching in bytes: a power of two from 4 KiB (the default) to 2 MiB. A
-    /// block, and four pages for the index, have to fit in the group that pays:
-    /// [`OpenError::BlockTooLarge`].
+    /// block, and four pages for the index, have to fit in the group that pays. Otherwise opening
+    /// fails with [`OpenError::BlockTooLarge`].
     pub fn block_size(mut self, bytes: u64) -> FileOpener {
         self.options.block_size = bytes;
         self
@@ -162,28 +162,29 @@ impl FileOpener {
         self
     }
 
-    /// Sets when dirty blocks are written. [`WriteOrder::Background`], the default, accepts the
-    /// order of a file that is open already. Another order than that file's fails with
-    /// [`OpenError::OpenOtherwise`].
+    /// Sets when dirty blocks are written. [`WriteOrder::Background`], the default, accepts
+    /// whatever order a file has that is open already. Any other order must be that file's own:
+    /// otherwise opening fails with [`OpenError::OpenOtherwise`].
     pub fn write_order(mut self, order: WriteOrder) -> FileOpener {
         self.options.write_order = order;
         self
     }
 
-    /// Sets the group that pays for the file's blocks; the root group by default. Opening fails
-    /// with a group of another `Memory` ([`OpenError::OtherMemorysGroup`]), and for a file that is
-    /// open already for another group ([`OpenError::OpenOtherwise`]), unless both calls opened it
-    /// to [`share`](FileOpener::share) it. A call that names no group accepts the group of a file
+    /// Sets the group that pays for the file's blocks; the root group by default. Opening fails if
+    /// the group belongs to another `Memory` ([`OpenError::OtherMemorysGroup`]). It also fails if
+    /// the file is open already for another group ([`OpenError::OpenOtherwise`]), unless both calls
+    /// set [`share`](FileOpener::share). A call that names no group accepts the group of a file
     /// that is open already.
     pub fn group(mut self, group: &Group) -> FileOpener {
         self.options.group = Some(group.clone());
         self
     }
 
-    /// Lets other groups use the file that is opened. If the file is open already, uses it,
-    /// whichever group pays for it: the first that opened it. Both calls have to say so, and both
-    /// sides trust each other with this file: a call to its store, a waker or a session of one that
-    /// does not end holds up the other's calls that use the file.
+    /// Shares the file with other groups. If the file is open already, the call uses it, whichever
+    /// group pays for it: the group for which it was first opened. Both calls have to set this,
+    /// because both sides then trust each other with this file. A call to the file's store, a waker
+    /// or a session that does not end on one side holds up the other side's calls that use the
+    /// file.
     ///
     /// ```
     /// # use innerspace::{MIB, Memory, store::MemoryStore};
@@ -202,9 +203,9 @@ impl FileOpener {
         self
     }
 
-    /// Sets which advisory lock a file of the file system has while it is open: by default an
-    /// exclusive one, if it is opened for writing. A file that is open in this memory already keeps
-    /// the lock that it has.
+    /// Sets which advisory lock a file of the file system has while it is open. By default it is an
+    /// exclusive one if the file is opened for writing, and none otherwise. A file that is open in
+    /// this memory already keeps the lock that it has.
     pub fn lock(mut self, lock: FileLock) -> FileOpener {
         self.lock = lock;
         self
@@ -224,8 +225,8 @@ impl FileOpener {
         self
     }
 
-    /// Opens a file over any store, also over one in an [`Arc`] that others hold. If
-    /// a store with the same identity is open in this memory already, the result is the same file.
+    /// Opens a file over any store, also over one in an [`Arc`] that others hold. If a store with
+    /// the same identity is open in this memory already, the result is the same file.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -334,7 +335,7 @@ impl FileOpener {
         self.with_opened(opened, path, create)
     }
 
-    /// Refuses wrong options, before the file is touched.
+    /// Refuses wrong options, before anything is done to the file.
     fn check(&self, path: &Path) -> Result<(), OpenError> {
         self.check_process(|| store::shown(path))?;
         self.check_group()?;
@@ -376,7 +377,7 @@ impl FileOpener {
         self.options.group.as_ref().unwrap_or(root)
     }
 
-    /// Charges the group for an open file. A block of the file has to fit in the group.
+    /// Charges the group for an open file. Fails if no block of the file fits in the group.
     fn charge(&self, name: &dyn Fn() -> String) -> Result<Ending, OpenError> {
         let name: Arc<str> = self.shown_name(name).into();
         let order = self.options.block_order(&name)?;
@@ -405,8 +406,8 @@ impl FileOpener {
         }
     }
 
-    /// Returns the caller's name for the file. Another caller may have opened it by a name of its
-    /// own, which this caller must not see.
+    /// Returns the name of the file in this caller's errors. Another caller may have opened the
+    /// file by a name of its own, which this caller must not see.
     fn shown_name(&self, own: &dyn Fn() -> String) -> String {
         match &self.options.name {
             Some(name) => store::shown_name(name).into_owned(),
@@ -414,8 +415,8 @@ impl FileOpener {
         }
     }
 
-    /// Returns a handle on the file that is open already, if it is open in the wanted way. `name`
-    /// gives the name of the caller's path or store.
+    /// Returns a handle on the file that is open already, unless its options conflict with these.
+    /// `name` returns the name of the caller's path or store.
     fn same_file(&self, listed: Listed, name: &dyn Fn() -> String) -> Result<PagedFile, OpenError> {
         let file = || self.shown_name(name);
         let refuse = |how| Err(OpenError::OpenOtherwise { file: file(), how });
@@ -446,12 +447,12 @@ impl FileOpener {
 /// Why a group is refused a file that is open already.
 pub(super) const OF_ANOTHER_GROUP: &str = "for another group, and not shared by both";
 
-/// Returns whether a group was named, and another one pays.
+/// Returns whether a group was named, and is not the one that pays.
 pub(super) fn is_another(named: Option<&Group>, payer: &Group) -> bool {
     named.is_some_and(|group| group.id() != payer.id())
 }
 
-/// Returns the file, after the program's subscriber was told of it.
+/// Reports the opened file to the program's `tracing` subscriber, and returns it.
 fn told(file: PagedFile) -> PagedFile {
     tell!(
         debug,

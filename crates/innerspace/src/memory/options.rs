@@ -24,20 +24,21 @@ const FIXED: u64 = 64 * KIB;
 /// The bytes of metadata for each frame.
 const METADATA: u64 = 64;
 
-/// Which threads do the background work: write old blocks back, evict ahead of need, wake futures.
+/// The threads that do the background work: write old blocks back, evict ahead of need, wake
+/// futures.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Threads {
     /// Threads of the memory's own: one for the work of all files, which calls no foreign code, and
-    /// others for calls to stores, wakers and hooks, as they are needed. A call that hangs or
-    /// panics delays its own file, or the group that pays for it; each group can lose 128 threads
-    /// to calls that hang.
+    /// others, started as needed, for calls to stores, wakers and hooks. A call that hangs or
+    /// panics delays only its own file, or the group that pays for it. Each group can lose 128
+    /// threads to calls that hang.
     #[default]
     Service,
     /// The program's own threads, in [`Memory::tick`]. A program with one thread is deterministic.
     /// A call itself writes only dirty blocks of its own group; those of other groups wait for a
     /// tick. The thread that ticks calls all stores, wakers and hooks, so a call that hangs holds
-    /// it up: no group is isolated from what another group supplies.
+    /// it up. No group is isolated from the stores, wakers and hooks that another group supplies.
     None,
 }
 
@@ -90,9 +91,9 @@ impl MemoryBuilder {
     }
 
     /// Makes the memory sample uses of file blocks, for [`Memory::miss_curve`]. The sample takes
-    /// 408 KiB of the limit, which has to be larger than [`MINIMUM_LIMIT`] by as much. It costs
-    /// hardly any time: for one four-hundredth of the time, calls count their uses, and each access
-    /// to a sampled page through a mapping is a page fault.
+    /// 408 KiB of the limit, so the limit has to be that much larger than [`MINIMUM_LIMIT`].
+    /// Sampling costs hardly any time. It is on for one four-hundredth of the time: then calls
+    /// count their uses, and each access to a sampled page through a mapping is a page fault.
     ///
     /// ```
     /// # use innerspace::{MIB, Memory, store::MemoryStore};
@@ -112,9 +113,9 @@ impl MemoryBuilder {
     }
 
     /// Sets whether the system is asked to back the memory with huge pages (2 MiB on most
-    /// machines), which need fewer translations in the processor. The default is `true`. The
-    /// system clears all of a huge page at its first use, which a program that runs for a few
-    /// seconds may notice. It is advice: the system may have none, or may be set to use none.
+    /// machines), which need fewer translations in the processor. The default is `true`. The system
+    /// clears all of a huge page at its first use, which a program that runs for a few seconds may
+    /// notice. This is advice: the system may lack huge pages, or be set to use none.
     pub fn huge_pages(mut self, wanted: bool) -> MemoryBuilder {
         self.pages = if wanted { Pages::Huge } else { Pages::Small };
         self
@@ -126,8 +127,8 @@ impl MemoryBuilder {
         self
     }
 
-    /// Creates the memory. All address space is reserved here; pages are taken from the system as
-    /// they are used.
+    /// Creates the memory. All address space is reserved here. Memory is taken from the system as
+    /// it is used.
     ///
     /// # Errors
     /// See [`MemoryError`].

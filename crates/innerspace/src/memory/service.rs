@@ -1,6 +1,7 @@
-//! The service thread. It does the work of `tick()` once a second, and other work whenever it is
-//! asked to. It calls no foreign code, which may hang: stores, wakers, watchers and hooks are
-//! called in lanes ([`crate::exec`]), each in the lane of its file or its payer.
+//! The service thread. It does the work of `tick()` once a second, and other work when another
+//! thread requests it. It calls no foreign code, which may hang: stores, wakers, watchers and hooks
+//! are called in lanes ([`crate::exec`]), each in the lane of its file or its payer. There is one
+//! exception: if the system refuses every other thread, this one runs the lanes' jobs.
 
 use std::io;
 use std::mem::forget;
@@ -26,8 +27,8 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// Starts the thread. The thread ends when nothing else keeps the cache alive: no memory
-    /// handle, no file and no space is left.
+    /// Starts the thread. It ends when nothing else keeps the cache alive: no memory handle, no
+    /// file and no space is left.
     pub(super) fn start(cache: Arc<Cache>) -> io::Result<Service> {
         let at_work = Arc::new(Mutex::ranked(Rank::Service, ()));
         let theirs = at_work.clone();
@@ -67,10 +68,10 @@ fn run(mut cache: Arc<Cache>, at_work: &Mutex<()>) {
     }
 }
 
-/// Calls `work`, in which a waker, a store or a hook may panic. The panic is reported, and does not
-/// end the service.
+/// Calls `work`, and catches its panic. A waker, a store or a hook may panic in it. The panic hook
+/// has reported that, and it does not end the service.
 fn survive<T>(work: impl FnOnce() -> T) -> Option<T> {
-    // The payload is foreign: dropping it may panic again.
+    // The panic's value is foreign code's: dropping it may panic again, so it is leaked.
     caught(work).map_err(forget).ok()
 }
 

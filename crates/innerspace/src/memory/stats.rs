@@ -8,8 +8,8 @@ use crate::group::GroupStats;
 use crate::stats::Totals;
 use crate::units::{ByteSize, PAGE_SIZE};
 
-/// A memory in numbers. `Display` is for people, [`MemoryStats::prometheus`] for scraping, the
-/// fields are for programs.
+/// All counters and gauges of a memory. `Display` is for people, [`MemoryStats::prometheus`] for
+/// scraping, and the fields are for programs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -30,8 +30,8 @@ pub struct MemoryStats {
     pub files: Vec<FileStats>,
 }
 
-/// How the limit of a memory is used, in bytes. The parts add up to the limit, less the rest of the
-/// last page.
+/// The parts into which the limit of a memory is divided, in bytes. They add up to the limit,
+/// unless other threads use the memory meanwhile.
 ///
 /// `Display` prints one line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -47,13 +47,14 @@ pub struct LimitParts {
     /// Charged memory on the heap: caches of translations, copies of views across blocks, the
     /// sample for the miss curve.
     pub heap: u64,
-    /// Charged in advance by threads that charge often; given back when other requests need it.
+    /// Pages charged in advance by threads that charge often. They are given back when other
+    /// requests need them.
     pub stock: u64,
     /// Free pages.
     pub free: u64,
-    /// Kept free for writeback and bounce copies.
+    /// Pages kept free for writeback and for bounce copies.
     pub reserve: u64,
-    /// Metadata of all pages, and the table that remembers where blocks were last found.
+    /// Metadata of all pages, and the table of the places where blocks were last found.
     pub metadata: u64,
     /// The fixed cost of every memory: wait table, counters, lists, the zero page.
     pub fixed: u64,
@@ -136,7 +137,8 @@ impl Memory {
 
 impl MemoryStats {
     /// Returns the totals and the groups in the Prometheus text format, version 0.0.4. Files have
-    /// no rows, because two may have the same name; their figures are in [`MemoryStats::files`].
+    /// no rows, because two of them may have the same name; their counters are in
+    /// [`MemoryStats::files`].
     pub fn prometheus(&self) -> String {
         let mut text = self.totals.prometheus();
         // The format requires the rows of one metric to be together.
