@@ -1,10 +1,11 @@
 //! All errors, one enum for each family, and what they contain. Each converts into
 //! [`std::io::Error`].
 //!
-//! The text of an error is complete: it names the place, the reason and what helps, on one line,
-//! with the text of the error below it, such as the system's. [`source`](std::error::Error::source)
-//! does not repeat what the text has said, so a report that prints all sources repeats nothing. To
-//! look at the error below, match the variant, or ask [`causes`].
+//! The text of an error is complete: it names the place, the reason and what helps, on one line. It
+//! includes the text of the error below it, such as the system's.
+//! [`source`](std::error::Error::source) does not return errors whose text is included, so a report
+//! that prints all sources repeats nothing. To look at the error below, match the variant, or call
+//! [`causes`].
 //!
 //! - [`MemoryError`]: making a memory; [`OpenError`]: opening a file, with [`FileOpenError`] for
 //!   its path
@@ -13,7 +14,7 @@
 //! - [`SpaceError`]: changing a space; [`Fault`]: an access, in 8 bytes, and [`Explanation`] its
 //!   full story; [`SnapshotFileError`]: a snapshot in a file
 //! - [`GroupError`]: changing a group; [`LimitError`]: a group is full
-//! - [`StoreError`]: what a store says in an `io::Error`, sorted by [`StoreErrorKind`]
+//! - [`StoreError`]: a store's failure, inside an `io::Error`; [`StoreErrorKind`] sorts all of them
 //! - [`causes`]: an error and those below it; [`raw_os_error`]: the system's number among them
 
 pub use crate::cache::{CloseError, FileError, HeldReason, StoreAction, TimedOut};

@@ -3,8 +3,8 @@
 //!
 //! - open one: [`Memory::open`](crate::Memory::open) and its neighbours; with options, or over a
 //!   [store](crate::store): [`FileOpener`]
-//! - read without a copy: [`View`], an immutable slice; [`ScatterView`] and [`Chunks`] for what
-//!   need not be one slice; [`Array`] for numbers; [`BlockReader`] for many small reads
+//! - read without a copy: [`View`], an immutable slice; [`ScatterView`] and [`Chunks`] for bytes
+//!   that need not be one slice; [`Array`] for numbers; [`BlockReader`] for many small reads
 //! - read and write as `std::io` does: [`Cursor`]
 //! - say in which order it will be read: [`Reading`]; choose when it is written: [`WriteOrder`]
 //! - wait without a thread: [`Ready`], [`Task`]

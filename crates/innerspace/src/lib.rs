@@ -145,7 +145,7 @@
 //! `io-uring` is on by default; the others are not.
 //!
 //! - `io-uring`: reads in the background use io_uring(7), on Linux. Without it, or where the kernel
-//!   refuses it, threads do them.
+//!   refuses it, threads make the reads.
 //! - `test-util`: `store::FaultyStore`, a store that misbehaves on demand: it fails, hangs, tears
 //!   or loses writes, and flips bits.
 //! - `serde`: `Serialize` for the structs of counters.

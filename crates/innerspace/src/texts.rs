@@ -1,7 +1,7 @@
-//! What the public enums and errors of all layers have in common: fixed texts, and their way into
-//! an [`std::io::Error`].
+//! Helpers for the public enums and errors of all layers: fixed texts, and the conversion into an
+//! [`std::io::Error`].
 
-/// Declares an enum each of whose values has one text, by which it is printed.
+/// Declares an enum, and prints each of its values as a fixed text.
 macro_rules! texts {
     ($(#[$about:meta])* pub enum $name:ident {
         $($(#[$one:meta])* $value:ident = $text:literal,)*
@@ -22,7 +22,8 @@ macro_rules! texts {
 }
 pub(crate) use texts;
 
-/// Makes an error one of std's, of the kind that the second argument says, or its method `kind`.
+/// Implements the conversion of an error into an `io::Error`. The second argument computes its
+/// kind; without it, the error's method `kind` does.
 macro_rules! into_io_error {
     ($error:ty) => {
         into_io_error!($error, |error| error.kind());

@@ -15,7 +15,7 @@ pub const PAGE_SHIFT: u32 = 12;
 /// The page size: 4096 bytes, whatever the host's page size is.
 pub const PAGE_SIZE: usize = 1 << PAGE_SHIFT;
 
-/// Returns the first number of a range, and the number after its last; `None` for an open end.
+/// Returns the first number of a range, and the number after its last, or `None` if it has no end.
 #[inline]
 pub(crate) fn start_and_end(range: &impl RangeBounds<u64>) -> (u64, Option<u64>) {
     let start = match range.start_bound() {
@@ -31,7 +31,7 @@ pub(crate) fn start_and_end(range: &impl RangeBounds<u64>) -> (u64, Option<u64>)
     (start, end)
 }
 
-/// Returns `len` zeros on the heap, if the process can have so much memory.
+/// Returns `len` zeros on the heap, or `None` if so much memory cannot be allocated.
 pub(crate) fn zeros(len: u64) -> Option<Vec<u8>> {
     let len = usize::try_from(len).ok()?;
     let mut bytes = Vec::new();
@@ -40,8 +40,7 @@ pub(crate) fn zeros(len: u64) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The number of a frame of the arena. It means nothing outside its `Memory`. Frame 0 is the zero
-/// frame.
+/// The number of a frame of the arena, valid only in its own `Memory`. Frame 0 is the zero frame.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct FrameId(pub(crate) u32);
 
@@ -101,7 +100,7 @@ impl From<VirtAddr> for u64 {
 impl std::ops::Add<u64> for VirtAddr {
     type Output = VirtAddr;
 
-    /// Returns the address `bytes` further on. Wraps at 64 bits, where no mapping can be.
+    /// Returns the address `bytes` further on. Wraps around at 2^64, where no space has addresses.
     fn add(self, bytes: u64) -> VirtAddr {
         VirtAddr(self.0.wrapping_add(bytes))
     }
@@ -116,7 +115,8 @@ impl std::ops::AddAssign<u64> for VirtAddr {
 impl std::ops::Sub<u64> for VirtAddr {
     type Output = VirtAddr;
 
-    /// Returns the address `bytes` before. Wraps at 0, and is then in no space.
+    /// Returns the address `bytes` before this one. Wraps around below 0, to addresses that are in
+    /// no space.
     fn sub(self, bytes: u64) -> VirtAddr {
         VirtAddr(self.0.wrapping_sub(bytes))
     }
@@ -131,7 +131,8 @@ impl std::ops::SubAssign<u64> for VirtAddr {
 impl std::ops::Sub for VirtAddr {
     type Output = u64;
 
-    /// Returns the bytes from `start` up to this address. Wraps at 64 bits if `start` is larger.
+    /// Returns the number of bytes from `start` to this address. Wraps around at 2^64 if `start` is
+    /// larger.
     fn sub(self, start: VirtAddr) -> u64 {
         self.0.wrapping_sub(start.0)
     }
@@ -219,15 +220,15 @@ impl PageCount {
         self.0 << PAGE_SHIFT
     }
 
-    /// Returns the pages that are left when `others` are subtracted, or none if there are fewer
-    /// than that.
+    /// Returns the number of pages left when `others` are subtracted, or 0 if there are fewer than
+    /// `others`.
     #[must_use]
     pub const fn saturating_sub(self, others: PageCount) -> PageCount {
         PageCount(self.0.saturating_sub(others.0))
     }
 }
 
-/// Panics or wraps where the same operation on `u64` does.
+/// Panics or wraps around where the same operation on `u64` does.
 impl std::ops::Add for PageCount {
     type Output = PageCount;
 
@@ -242,7 +243,7 @@ impl std::ops::AddAssign for PageCount {
     }
 }
 
-/// Panics or wraps where the same operation on `u64` does.
+/// Panics or wraps around where the same operation on `u64` does.
 impl std::ops::Sub for PageCount {
     type Output = PageCount;
 

@@ -2,8 +2,9 @@
 //!
 //! A thread with a small number has a stripe of its own, which no other thread writes. It counts
 //! with a load and a store, because a read-modify-write would make every counted operation wait for
-//! its own stores. Threads with larger numbers share the last stripe. A thread that ends gives its
-//! number back with a release, so the next owner of a stripe sees the counts of the previous one.
+//! the thread's earlier stores. Threads with larger numbers share the last stripe. When a thread
+//! ends, it gives its number back with a Release, so the next owner of the stripe sees the counts
+//! of the previous one.
 
 use std::cell::Cell;
 
@@ -17,10 +18,11 @@ const OWN: usize = 32;
 #[repr(align(128))]
 struct Stripe([AtomicU64; EVENTS]);
 
-/// The event counters of one memory. Counting touches a cache line of the thread's own. Reading
-/// adds up all stripes.
+/// The event counters of one memory. Counting writes only the thread's stripe. Reading adds up all
+/// stripes.
 pub(crate) struct Counters {
-    /// One stripe for each small thread number, and a last one that all other threads share.
+    /// One stripe for each thread number below [`OWN`], and a last one that all other threads
+    /// share.
     stripes: Box<[Stripe; OWN + 1]>,
 }
 
@@ -60,8 +62,8 @@ impl Counters {
         for event in events {
             let counter = &stripe[event as usize];
             if number < OWN {
-                // Relaxed: no other thread writes this counter, and the previous thread with this
-                // number gave it back with a release (`Number`).
+                // Relaxed: no other thread writes this counter. The previous owner of this number
+                // gave it back with a Release, which pairs with the Acquire in `Number::take`.
                 let sum = counter.load(Ordering::Relaxed).wrapping_add(times);
                 counter.store(sum, Ordering::Relaxed);
             } else {
@@ -81,7 +83,7 @@ impl Counters {
         counts.fold(0, u64::wrapping_add)
     }
 
-    /// Returns all sums. Gauges are 0, for the caller to fill in.
+    /// Returns all sums. Gauges are 0: the caller fills them in.
     pub(crate) fn totals(&self) -> Totals {
         Totals::from_sums(std::array::from_fn(|event| self.sum_at(event)))
     }
@@ -96,18 +98,20 @@ impl std::fmt::Debug for Counters {
 /// A thread's number, given back when the thread ends.
 struct Number(usize);
 
-// Words instead of a mutex: a child of fork(2), whose threads take and give back numbers too, would
-// wait for ever for a thread of its parent. std's atomics, because statics outlive an explored
-// schedule, and models that run at the same time share them.
-/// The numbers below `OWN` that no thread has, as bits.
+// `FREE` and `NEXT` are words and not under a mutex, because threads of a child of fork(2) take and
+// give back numbers too: they would wait for ever for a mutex that a thread of the parent held.
+// They are std's atomics, because statics outlive an explored schedule, and models that run at the
+// same time share them.
+/// A bit for each number below `OWN` that no thread has.
 static FREE: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(u32::MAX);
-/// The number of the next thread that finds all of those taken.
+/// The number for the next thread that finds no bit set in `FREE`.
 static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(OWN);
 
 impl Number {
     fn take() -> Number {
         let without_lowest = |free: u32| (free != 0).then(|| free & (free - 1));
-        // Acquire: pairs with `drop`. Every change in between is a read-modify-write.
+        // Acquire: pairs with the Release in `drop`, also if other threads changed `FREE` in
+        // between: every change is a read-modify-write.
         match FREE.fetch_update(Ordering::Acquire, Ordering::Relaxed, without_lowest) {
             Ok(free) => Number(free.trailing_zeros() as usize),
             Err(_) => Number(NEXT.fetch_add(1, Ordering::Relaxed)),
@@ -120,7 +124,8 @@ impl Drop for Number {
         // From now on the thread counts as one of those that share the last stripe.
         let _ = KNOWN.try_with(|known| known.set(usize::MAX));
         if self.0 < OWN {
-            // Release: the next owner sees all that this one left in what the number chooses.
+            // Release: pairs with the Acquire in `take`. The next owner of the number sees what
+            // this thread wrote where the number led it, for example to its stripe.
             FREE.fetch_or(1 << self.0, Ordering::Release);
         }
     }
@@ -130,14 +135,15 @@ impl Drop for Number {
 const UNKNOWN: usize = usize::MAX - 1;
 
 thread_local! {
-    /// The owner of the thread's number, which it gives back when it is dropped.
+    /// The owner of the thread's number. When it is dropped, it gives the number back.
     static NUMBER: Number = Number::take();
     /// The number itself. It needs no destructor, so reading it costs a load.
     static KNOWN: Cell<usize> = const { Cell::new(UNKNOWN) };
 }
 
-/// Returns a number that no other living thread has, and that the thread keeps for ever. It chooses
-/// the thread's stripe. Up to 32 threads have the smallest numbers.
+/// Returns the thread's number, which stays the same and which no other living thread has. It
+/// selects the thread's stripe. The 32 smallest numbers are given out first, and again after their
+/// threads have ended. In a thread whose thread locals are being destroyed, returns `usize::MAX`.
 #[inline(always)]
 pub(crate) fn thread_number() -> usize {
     match KNOWN.try_with(Cell::get) {

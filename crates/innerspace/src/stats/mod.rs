@@ -1,17 +1,17 @@
 //! Counts of events, kept per thread and summed on request.
 //!
 //! **What it is.** A shared module that every layer may use. It has one list of events and one of
-//! gauges, in the manner of `/proc/vmstat`. The struct and the texts are made from these lists, so
-//! a new counter is added in one place.
+//! gauges, like `/proc/vmstat`. The struct and the texts are made from these lists, so a new
+//! counter is added in one place.
 //!
 //! **Key types.** [`Counters`]: one per memory, striped by thread; [`Event`]: the kinds of events;
 //! [`Totals`]: a plain struct of all sums and gauges, with `Display` for people,
 //! [`Totals::prometheus`] for machines and `Serialize` behind the feature `serde`.
 //!
-//! **Locking.** None. A sum that is taken while threads count consists of whole events, but does
-//! not show one instant.
+//! **Locking.** None. A sum that is taken while threads count contains only whole events, but is
+//! not the state at one instant.
 //!
-//! **Events for `tracing`** are reported by `tell!`, in calls that are not hot.
+//! **Events for `tracing`** are reported by `tell!`, which only calls that are not hot use.
 //!
 //! **Not here.** Counters of a group are in `group`, of a file in `cache`, and of a space in
 //! `space`.
@@ -19,10 +19,10 @@
 mod counters;
 mod totals;
 
-/// Tells the program's `tracing` subscriber of an event, with the feature `tracing_0_1`.
+/// Reports an event to the program's `tracing` subscriber, with the feature `tracing_0_1`.
 ///
-/// A subscriber is foreign code: it may hang, panic and call this library. So the caller holds no
-/// lock and is in no section, and runs in a thread of the program's or in a lane.
+/// A subscriber is foreign code: it may hang, panic or call this library. So the caller must hold
+/// no lock and be in no section, and must run in a thread of the program's or in a lane.
 macro_rules! tell {
     ($level:ident, $($event:tt)*) => {
         #[cfg(feature = "tracing_0_1")]

@@ -4,15 +4,15 @@ use std::fmt;
 
 use crate::units::Grouped;
 
-/// Makes [`Event`], [`Totals`] and a walk over all fields from one list. Events are counted here.
-/// The caller fills in gauges, and sums that are counted elsewhere.
+/// Makes [`Event`], [`Totals`] and a walk over all fields from one list. `Counters` counts the
+/// events. The caller fills in the gauges, and the sums that are counted elsewhere.
 macro_rules! counters {
     (
         events { $($event:ident $field:ident $help:literal)* }
         elsewhere { $($sum:ident $sum_help:literal)* }
         gauges { $($gauge:ident $gauge_help:literal)* }
     ) => {
-        /// Something that is counted. The names are those of [`Totals`].
+        /// A kind of event that is counted. [`Totals`] has a field of the same name for each.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(usize)]
         pub(crate) enum Event {
@@ -42,7 +42,7 @@ macro_rules! counters {
                 totals
             }
 
-            /// Calls `each` with the name, meaning, kind and value of every field, in order.
+            /// Calls `each` with the name, description, kind and value of every field, in order.
             fn walk<E>(
                 &self,
                 mut each: impl FnMut(&'static str, &'static str, Kind, u64) -> Result<(), E>,
