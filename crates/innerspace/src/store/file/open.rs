@@ -179,7 +179,7 @@ pub(crate) enum Locking {
 
 impl<'a> Opened<'a> {
     /// Opens or makes a file as `create` says. It is neither locked nor emptied yet. Fails like the
-    /// methods of [`FileOptions`](super::FileOptions).
+    /// methods of [`FileOptions`].
     pub(crate) fn begin(
         path: &'a Path,
         access: FileAccess,
