@@ -9,6 +9,8 @@
 use std::fmt;
 use std::ops::Range;
 
+use arrayvec::ArrayVec;
+
 use crate::cache::core::FileCore;
 use crate::cache::core::handle::Handle;
 use crate::cache::errors::FileError;
@@ -51,7 +53,7 @@ pub struct BlockReader {
 }
 
 /// The remembered blocks and their frames, the most recently used first. Each holds a reference.
-struct Recent(Vec<(u64, FrameId)>);
+struct Recent(ArrayVec<(u64, FrameId), RECENT>);
 
 impl PagedFile {
     /// Returns a reader that looks blocks up for one thread, and remembers the last 16.
@@ -60,7 +62,7 @@ impl PagedFile {
         readers.fetch_add(1, Ordering::Relaxed);
         BlockReader {
             file: self.clone(),
-            recent: Recent(Vec::with_capacity(RECENT)),
+            recent: Recent(ArrayVec::new()),
         }
     }
 }
