@@ -40,28 +40,29 @@
 //!   the frame.
 //!
 //! A block that is in the index and not locked is up to date. A block is removed, moved or evicted
-//! only under its lock, so a locked block that is in the index stays there (I7). Threads wait for
-//! LOCKED and WRITEBACK in the wait table of `frame`.
+//! only under its lock, so a locked block that is in the index stays there (I7). Threads wait in
+//! the wait table of `frame` for LOCKED and WRITEBACK to end.
 //!
 //! **Locking**, outermost first: a file's `append` (appends, changes of its length) > `invalidate`
 //! (shared by fills and writes, exclusive for truncate, punch, discard, invalidate:
 //! [`InvalidateGuard`](self::core::locks::InvalidateGuard)) > block locks > the mutex of the index
 //! and the dirty index. An append in one step does not take `invalidate`, but checks under the
 //! mutex of the index whether another thread holds it exclusively. The mapper list, extents, fill
-//! errors, store slot, syncs and backoff have one innermost lock each. Several block locks are
-//! taken in ascending order, all but the first by `try_lock`, or under `invalidate` exclusive.
-//! Frames are allocated with no block lock held, except those of read-ahead, which never waits. A
-//! call to the store may hold `invalidate`, and the locks of blocks being filled or WRITEBACK bits.
-//! Syncs of a file run one at a time; threads that wait for one hold no block lock.
+//! errors, store handle, syncs and backoff have one innermost lock each. Several block locks are
+//! taken in ascending order, all but the first by `try_lock`, unless `invalidate` is held
+//! exclusively. Frames are allocated with no block lock held, except those of read-ahead, which
+//! never waits. A call to the store may be made with `invalidate` held, and while blocks are locked
+//! for filling or have WRITEBACK set. Syncs of a file run one at a time; threads that wait for one
+//! hold no block lock.
 //!
 //! **Concurrent operations**: why each pair is safe is in `docs/protocols/pairs.md`. The test and
 //! the models named `pairs` run every pair from two threads, under real and under shuttle's
 //! scheduling. Pairs with stores through a mapping need a mapper, and are in the tests `mapping`.
 //!
 //! **Mapped holes.** A read fault on a hole maps the zero frame, so there is no block to lock. The
-//! file's hole epoch takes the place of the lock (`docs/protocols/cuts.md`). The fault gets the
-//! epoch together with those neighbours of the page that are holes too, and compares it in the
-//! section in which it installs them.
+//! file's hole epoch takes the place of the lock (`docs/protocols/cuts.md`). A fault reads the
+//! epoch when it looks up which neighbouring pages are holes too. It checks that the epoch is
+//! unchanged in the section that installs them.
 //!
 //! **Neighbours.** Below: `store` (bytes), `reclaim` (frames and lists; it calls back through
 //! `Owner`), `frame`, `group`. Above: `space` maps files and implements [`Mappers`]; the facade

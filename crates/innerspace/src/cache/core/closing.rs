@@ -1,4 +1,4 @@
-//! The progress of the closing of a file: it is closed once, and other threads can wait for that.
+//! The progress of a file's closing. A file is closed once, and other threads can wait for that.
 
 use crate::sync::thread::{self, ThreadId};
 use crate::sync::{Condvar, Mutex, OnDrop, Rank};
@@ -11,9 +11,9 @@ pub(crate) struct Closing {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// A handle or mapping exists, or the last one is about to report that it is dropped.
+    /// A handle or mapping exists, or the drop of the last one has not been noted yet.
     Open,
-    /// The last one was dropped where the file could not be closed.
+    /// The last one was dropped where the file could not be closed, so any thread may close it.
     Left,
     /// This thread is closing the file.
     Running(ThreadId),
@@ -40,8 +40,8 @@ impl Closing {
         self.moved.notify_all();
     }
 
-    /// Begins to close the file, unless that was begun before. The closing ends when the result is
-    /// dropped, also if a store or waker has panicked.
+    /// Begins to close the file, unless closing has already begun. The closing ends when the result
+    /// is dropped, even if a store or waker has panicked.
     pub(crate) fn begin(&self) -> Option<OnDrop<impl FnMut()>> {
         let mut stage = self.stage.lock();
         let begins = matches!(*stage, Stage::Open | Stage::Left);
@@ -51,8 +51,8 @@ impl Closing {
         begins.then(|| OnDrop(|| self.set(Stage::Ended)))
     }
 
-    /// Waits until the file is closed, or has to be closed by the caller. Returns whether the
-    /// caller is to close it. Does not wait for a closing by the calling thread itself.
+    /// Waits until the file is closed, or until the caller has to close it. Returns whether the
+    /// caller has to. Does not wait if the calling thread itself is closing the file.
     pub(crate) fn wait(&self) -> bool {
         let mut stage = self.stage.lock();
         loop {

@@ -19,13 +19,14 @@ pub(crate) struct FileCounters {
     pub(crate) store_writes: AtomicU64,
     /// Blocks whose write failed.
     pub(crate) write_errors: AtomicU64,
-    /// Blocks that moved to a new frame because they were viewed.
+    /// Blocks that moved to a new frame: they were viewed, or a view over several blocks needed
+    /// consecutive frames.
     pub(crate) moved: AtomicU64,
     /// Blocks evicted.
     pub(crate) evicted: AtomicU64,
-    /// Blocks that came back after their eviction.
+    /// Blocks cached again after their eviction, if the index still remembered it.
     pub(crate) refaulted: AtomicU64,
-    /// Views that had to be copied.
+    /// Views over several blocks that had to be copied.
     pub(crate) copied_views: AtomicU64,
 }
 

@@ -1,18 +1,20 @@
 //! Guards calls to stores: what a thread inside one may do with the file, and which stores may be
 //! called on behalf of another operation.
 //!
-//! A store call may hold locks of the file's blocks, and its `invalidate` lock. A callback that
-//! came back to the same file on the same thread could wait for its own locks; so any call that may
-//! wait is an error there. Other files may be used: a store may itself be made of files.
+//! A store may be called with locks of the file's blocks, and its `invalidate` lock, held. A
+//! callback that came back to the same file on the same thread could wait for these locks; so any
+//! call to the file that may wait is an error there. Other files may be used: a store may itself be
+//! made of files.
 //!
 //! So files are locked from the top of such a stack downwards. An operation that needs memory,
 //! makes room for dirty blocks, or does the service's work calls stores of files other than its
-//! own. These files may be anywhere in a stack, also above a file that this thread has locked (its
+//! own. These files may be anywhere in a stack, even above a file that this thread has locked (its
 //! append, its `invalidate`, or a direct file's layout:
 //! [`FileLocked`](crate::exec::reentry::FileLocked)) or whose store it is calling. In such a place,
-//! it calls only stores that use no files, by their own statement and by what was seen so far
-//! ([`FileCore::may_call_unasked`]). Dirty blocks of the others are written with nothing locked: an
-//! operation that found no memory releases its locks, makes room, and tries again ([`with_room`]).
+//! the operation calls only stores that use no files, judging by what they declare and what has
+//! been seen so far ([`FileCore::may_call_unasked`]). Dirty blocks of other files are written with
+//! nothing locked: an operation that found no memory releases its locks, makes room, and tries
+//! again ([`with_room`]).
 
 use std::io;
 use std::ops::Range;
@@ -31,7 +33,7 @@ use crate::units::PageCount;
 pub(crate) const ROOMS: u32 = 8;
 
 /// The pages that such room has beyond two blocks: for nodes of the index, and for pages that other
-/// threads take meanwhile.
+/// threads allocate meanwhile.
 const EXTRA_ROOM: u64 = 8;
 
 /// A call to a file's store by this thread, until this is dropped.
@@ -48,8 +50,8 @@ impl FileCore {
         std::ptr::from_ref(self) as usize
     }
 
-    /// Begins a call to the file's store: inside it, this thread calls no store to make room, and
-    /// does not come back into the file.
+    /// Begins a call to the file's store. During the call, this thread calls no store to make room,
+    /// and may not enter the file again.
     pub(crate) fn store_call(&self) -> StoreCall {
         self.begin_call(None)
     }
@@ -62,7 +64,7 @@ impl FileCore {
         }
     }
 
-    /// Asks the file's store about some of its bytes, again if the call is interrupted.
+    /// Asks the file's store about some of its bytes. Repeats the call if it is interrupted.
     pub(crate) fn query_store<T>(
         &self,
         bytes: &Range<u64>,
@@ -75,9 +77,9 @@ impl FileCore {
             .map_err(|error| self.store_error(what, bytes.start, len, error))
     }
 
-    /// Makes a call that changes the file's store, again if it is interrupted. The call may use the
-    /// pages that were set aside, which reads may not: with these, dirty blocks can be written when
-    /// there is no other memory. The error of a failure names the `len` bytes at `offset`.
+    /// Makes a call that changes the file's store. Repeats it if it is interrupted. Unlike a read,
+    /// the call may use the pages that were set aside, so that dirty blocks can be written when
+    /// there is no other memory. If it fails, the error names the `len` bytes at `offset`.
     pub(crate) fn change_store<T>(
         &self,
         what: StoreAction,
@@ -86,14 +88,14 @@ impl FileCore {
     ) -> Result<T, FileError> {
         let store = self.store()?;
         let _call = self.begin_call(self.store.aside.clone());
-        // A sync leaves nothing that a later one would have to cover.
+        // A sync changes nothing that a later sync would have to cover.
         let _changing = (what != StoreAction::Sync).then(|| self.writes.syncs.changing());
         uninterrupted(|| change(&**store))
             .map_err(|error| self.store_error(what, offset, len, error))
     }
 
-    /// Does `work`, which calls the store. A panic of the store is an error of that call here. The
-    /// caller resumes it (`panics`) when it has dealt with the failure.
+    /// Does `work`, which calls the store, and turns a panic of the store into an error. The caller
+    /// resumes the panic from `panics` when it has dealt with the failure.
     pub(crate) fn caught<T>(
         &self,
         panics: &mut Panics,
@@ -112,7 +114,7 @@ impl FileCore {
         reentry::is_in_store_call(self.address())
     }
 
-    /// Refuses every call in a child of fork(2): the child has neither the bytes in memory nor the
+    /// Returns an error in a child of fork(2): the child has neither the bytes in memory nor the
     /// memory's threads, and only the parent may write to the store.
     #[inline]
     pub(crate) fn check_process(&self) -> Result<(), FileError> {
@@ -127,8 +129,8 @@ impl FileCore {
         }
     }
 
-    /// Refuses a call that may wait if the thread is in a call to the file's store, or the process
-    /// is a child of fork(2).
+    /// Returns an error if the thread is in a call to the file's store, or the process is a child
+    /// of fork(2). Called at the start of calls that may wait.
     pub(crate) fn check_not_reentrant(&self) -> Result<(), FileError> {
         self.check_process()?;
         match self.in_store_call() {
@@ -139,7 +141,8 @@ impl FileCore {
         }
     }
 
-    /// Refuses a write to a file that is open for reading only, or from inside a call to its store.
+    /// Returns an error if the file is open for reading only, or the thread is in a call to its
+    /// store.
     pub(crate) fn check_writable(&self) -> Result<(), FileError> {
         self.check_not_reentrant()?;
         match self.id.access {
@@ -181,7 +184,9 @@ impl FileCore {
         io.includes(self.id.groups.iter().copied()) && self.may_call_unasked()
     }
 
-    /// Calls [`with_room`] for a file.
+    /// Calls [`with_room`] for this file. `work` is also repeated after room was made for the files
+    /// that the store is made of, and after waiting for requests in flight, whose memory can then
+    /// be reclaimed.
     pub(crate) fn with_room<T>(
         &self,
         work: impl FnMut() -> Result<T, FileError>,
@@ -215,26 +220,26 @@ impl FileCore {
         )
     }
 
-    /// Whether the store is made of files and found no memory for them. Nothing is evicted during
-    /// its calls.
+    /// Whether `error` means that the store, which is made of files, found no memory for them. A
+    /// call to a store evicts nothing, so the room has to be made outside it.
     pub(crate) fn is_short_below(&self, error: &FileError) -> bool {
         let is_short = matches!(error, FileError::Store { source, .. }
             if source.kind() == io::ErrorKind::OutOfMemory);
         is_short && self.store.may_use_files()
     }
 
-    /// Makes room for `blocks` blocks of this file after such an error, if nothing is locked.
-    /// Returns whether there is some. The thread has no write under way, for which reclaim might
-    /// wait.
+    /// Makes room for `blocks` blocks of this file if [`FileCore::is_short_below`] holds for
+    /// `error` and nothing is locked. Returns whether there is some room. The caller ensures that
+    /// this thread has no write under way, since reclaim might wait for it.
     pub(crate) fn make_room_below(&self, error: &FileError, blocks: u64) -> bool {
         if !self.is_short_below(error) || !is_outermost() || self.pool.in_store_scope() {
             return false;
         }
         let pages = blocks * self.block_pages() + EXTRA_ROOM;
-        // What has landed can be evicted.
+        // Blocks whose requests have landed can be evicted.
         self.wait_for_landing(self.id.group.id());
         let freed = StoreScope::make_room_where_short(PageCount(pages));
-        // The call was made by another thread.
+        // If no request of this thread was short, another thread made the call that failed.
         let elsewhere = || {
             let io = Io::Of(self.id.group.id());
             self.pool.reclaim_for(GroupId::ROOT, PageCount(pages), io)
@@ -242,8 +247,8 @@ impl FileCore {
         freed.unwrap_or_else(elsewhere) > PageCount(0)
     }
 
-    /// Waits a moment for a request in flight that holds memory of the group, until one has landed,
-    /// whose blocks can then be evicted. Called when memory is short. Returns whether to try again.
+    /// Waits a moment until a request in flight that holds memory of the group has landed, because
+    /// its blocks can then be evicted. Called when memory is short. Returns whether to try again.
     fn wait_for_landing(&self, group: GroupId) -> bool {
         if self.cache.in_flight.of(group) == 0 {
             return false;
@@ -258,8 +263,8 @@ impl FileCore {
         true
     }
 
-    /// Refuses to read from a store that was changed. May call the store. The caller holds no lock
-    /// of a block.
+    /// Returns an error if others have changed the store. May ask the store for its version. The
+    /// caller holds no lock of a block.
     pub(crate) fn check_version(&self) -> Result<(), FileError> {
         if self.version.begins_to_ask(self.pool.background.now()) {
             self.ask_version()?;
@@ -270,7 +275,7 @@ impl FileCore {
         }
     }
 
-    /// Asks the store for its version. A new one is noted, and recorded in the error sequence.
+    /// Asks the store for its version, and records a change in the error sequence.
     pub(crate) fn ask_version(&self) -> Result<(), FileError> {
         let version = |store: &dyn Store| store.version();
         if self.version.is_told() && self.version.note(self.query_store(&(0..0), version)?) {
@@ -280,8 +285,7 @@ impl FileCore {
     }
 
     /// Accepts the store's present version. The caller knows that others may have changed the
-    /// store, and has invalidated, or is about to invalidate, the blocks that it needs to read
-    /// anew.
+    /// store, and has invalidated the blocks that it needs to read anew, or is about to.
     pub(crate) fn accept_version(&self) -> Result<(), FileError> {
         if self.version.is_told() {
             let now = self.query_store(&(0..0), |store| store.version())?;
@@ -301,11 +305,11 @@ impl FileCore {
     }
 }
 
-/// Does `work`, which locks files and needs memory. If `work` finds no memory (`is_full` returns
-/// the full group), and has skipped files whose stores could not be called there, makes room for
-/// `pages` and a few more on behalf of `payer` with nothing locked, and does `work` again. So it
-/// must be possible to do `work` twice. The refusal that `work` met counts as a failure only if the
-/// caller gets the error.
+/// Does `work`, which locks files and needs memory, and repeats it if necessary. If `work` found no
+/// memory (`is_full` returns the full group) and skipped files whose stores could not be called
+/// there, makes room for `pages` and a few more on behalf of `payer`, with nothing locked, and does
+/// `work` again. So it must be possible to do `work` twice. The refusal that `work` met counts as a
+/// failure only if the caller gets the error.
 pub(crate) fn with_room<T, E>(
     pool: &Pool,
     payer: GroupId,

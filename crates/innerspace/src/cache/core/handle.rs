@@ -16,7 +16,7 @@ pub(crate) struct Handle {
     pub(crate) core: Arc<FileCore>,
     cursor: ErrorCursor,
     pub(crate) stream: Stream,
-    /// Where the last read by copy ended.
+    /// Where the last read by copy ended; `u64::MAX` before the first.
     pub(crate) read_end: AtomicU64,
     /// The charge for the handle. `None` for the first one, which is charged with its file.
     _heap: Option<HeapBytes>,

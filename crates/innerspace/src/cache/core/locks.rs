@@ -9,7 +9,8 @@ use crate::sync::{Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteG
 pub(crate) struct FileLocks {
     /// Held by appends and changes of the length, one at a time.
     append: Mutex<()>,
-    /// Serialises moves of blocks into a row, so that no two views take them from each other.
+    /// Serialises moves of blocks to consecutive frames, so that no two views take blocks from each
+    /// other.
     long_view: Mutex<()>,
     /// Held shared by fills and writes, except by appends in one step (`new_blocks`). Held
     /// exclusively by truncate, punch, discard and invalidate.
@@ -33,8 +34,8 @@ pub(crate) enum InvalidateGuard<'f> {
     },
 }
 
-/// Tells appends, which take no shared lock, that the file is locked exclusively, until this is
-/// dropped.
+/// A mark that the file is locked exclusively, until this is dropped. It is for appends, which do
+/// not take the lock in shared mode.
 pub(crate) struct CuttingMark<'f>(&'f Index<DirtyIndex>);
 
 impl Drop for CuttingMark<'_> {
@@ -64,7 +65,7 @@ impl FileLocks {
         self.append.try_lock()
     }
 
-    /// Keeps other threads from moving blocks into a row.
+    /// Keeps other threads from moving blocks to consecutive frames.
     pub(crate) fn long_view(&self) -> (MutexGuard<'_, ()>, FileLocked) {
         (self.long_view.lock(), FileLocked::begin())
     }
@@ -86,7 +87,7 @@ impl FileLocks {
         })
     }
 
-    /// Excludes all fills and writes. `index` is the file's.
+    /// Excludes all fills and writes. `index` is the index of this file.
     pub(crate) fn alone<'f>(&'f self, index: &'f Index<DirtyIndex>) -> InvalidateGuard<'f> {
         let guard = self.invalidate.write();
         index.lock().set_cut(Some(u64::MAX));

@@ -2,8 +2,8 @@
 //! made.
 //!
 //! - `locks`: the locks that an operation may sleep on
-//! - `store_handle`, `store_probe`, `store_version`: the store; its answers before it is a file;
-//!   whether others have changed it
+//! - `store_handle`, `store_probe`, `store_version`: the store; the calls to it before a file is
+//!   opened on it; whether others have changed it
 //! - `ready_list`: futures that wait for bytes
 //! - `gate`: calls to the store, and what a thread inside one may do with the file
 //! - `handle`, `closing`: the state of one handle; the progress of the closing
@@ -49,8 +49,8 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, OnceLock, Rank, Weak, raw};
 use crate::units::{FrameId, PAGE_SHIFT, PageCount, zeros};
 
-/// One cached file. Handles, mappings, views and reclaim keep it alive. It is closed when the last
-/// handle and mapping are dropped ([`FileInner`](crate::cache::FileInner)).
+/// One cached file. Handles, mappings and futures keep it alive, and reclaim does for a moment. It
+/// is closed when the last handle and mapping are dropped ([`FileInner`](crate::cache::FileInner)).
 pub(crate) struct FileCore {
     pub(crate) me: Weak<FileCore>,
     pub(crate) cache: Arc<Cache>,
@@ -64,10 +64,10 @@ pub(crate) struct FileCore {
     pub(crate) mappers: MapperList,
     /// The reads in flight: see [`requests`](crate::cache::read::requests).
     pub(crate) requests: InFlight<Box<dyn Job>>,
-    /// The calls to the store.
+    /// The lane of the jobs that call the store.
     pub(crate) store_calls: Lane,
     pub(crate) ready: ReadyList,
-    /// The read-ahead of mappings, which have no handle.
+    /// The read-ahead state of mappings, which have no handle.
     pub(crate) stream: Stream,
     pub(crate) counters: FileCounters,
     pub(crate) closing: Closing,
@@ -84,13 +84,13 @@ pub(crate) struct Blocks {
     /// The file's length in bytes. It grows under the mutex of `index`. It shrinks, and is set by
     /// `set_len`, under `invalidate` exclusive.
     pub(crate) size: AtomicU64,
-    /// The length of the store's bytes: nothing at or after it is read from the store. It changes
-    /// when `size` does, and after a write to the store.
+    /// The length of the store: nothing at or after it is read from the store. It changes when the
+    /// store is resized, written, or asked for its length again.
     pub(crate) stored: AtomicU64,
     /// Advances, under the mutex of `index`, whenever something may have stopped being a hole: see
     /// [`hole_still`](crate::cache::map::fault::hole_still).
     pub(crate) hole_epoch: AtomicU64,
-    /// The holes that may be mapped.
+    /// A range that covers all holes that may be mapped.
     pub(crate) visible_holes: VisibleHoles,
     /// The known holes of the store. An innermost lock.
     pub(crate) extents: Mutex<Extents>,
@@ -100,7 +100,7 @@ pub(crate) struct Blocks {
     /// The errors of blocks that could not be filled, for waiters that still hold them (P20). An
     /// innermost lock.
     pub(crate) fill_errors: Mutex<Vec<(FrameId, FileError)>>,
-    /// The number of readers that may remember blocks. Each of them holds a block once.
+    /// The number of [`BlockReader`](crate::cache::BlockReader)s. Each holds a block at most once.
     pub(crate) block_readers: AtomicU64,
 }
 
@@ -172,12 +172,12 @@ impl FileCore {
     /// Returns the file's length in bytes.
     #[inline]
     pub(crate) fn size(&self) -> u64 {
-        // Acquire pairs with the Release of the thread that made the file grow, which had written
-        // the bytes before.
+        // Acquire pairs with the Release in `set_size`: a thread that sees the new size also sees
+        // the bytes that were written before it was set.
         self.blocks.size.load(Ordering::Acquire)
     }
 
-    /// Sets the file's length. Release pairs with the load in `size`.
+    /// Sets the file's length. Release pairs with the Acquire in `size`.
     #[inline]
     pub(crate) fn set_size(&self, size: u64) {
         if size > TAGGED_BYTES {
@@ -258,7 +258,9 @@ impl FileCore {
     }
 
     /// Returns the first page past the end of the file. A page before it stays in the file while
-    /// its block is locked: a cut shortens the file before it locks the blocks.
+    /// its block is locked: a cut shortens the file before it locks the blocks. If
+    /// the last block has old bytes past the end (`tail_left`), the page with the end counts as
+    /// past it.
     pub(crate) fn end_page(&self) -> u64 {
         let size = self.size();
         match self.blocks.tail_left.load(Ordering::Acquire) {
@@ -380,18 +382,18 @@ impl FileCore {
         self.mappers.has_locked(self.pages_in(block))
     }
 
-    /// Takes away the translations of whole blocks. A grace period has to follow.
+    /// Revokes the translations of whole blocks. The caller waits for a grace period afterwards.
     pub(crate) fn revoke(&self, blocks: Range<u64>, how: Revoke) {
         self.mappers.revoke(self.pages_of(blocks), how);
     }
 
-    /// Waits until no access uses a translation of the file that was taken away before this call.
+    /// Waits until no access uses a translation of the file that was revoked before this call.
     pub(crate) fn grace(&self) {
         let domain = &self.pool.domain;
         domain.synchronize_with(|owner| self.mappers.has_owner(owner));
     }
 
-    /// Takes away all translations of whole blocks, and waits until none is in use (I6).
+    /// Revokes all translations of whole blocks, and waits until none is in use (I6).
     pub(crate) fn revoke_and_wait(&self, blocks: Range<u64>, how: Revoke) {
         if !self.mappers.is_empty() {
             self.revoke(blocks, how);
@@ -430,7 +432,7 @@ impl FileCore {
         self.dirty().writing() > 0
     }
 
-    /// Whether the last handle is dropped.
+    /// Whether the last handle and mapping are dropped, and the closing has begun.
     pub(crate) fn is_closed(&self) -> bool {
         self.ready.is_closed()
     }
@@ -457,9 +459,9 @@ impl FileCore {
         }
     }
 
-    /// Like [`FileCore::grow_to`], with the mutex of the index held. No thread cuts the file
-    /// meanwhile: the caller holds `invalidate`, or has seen under the mutex that no thread holds
-    /// it exclusively.
+    /// Like [`FileCore::grow_to`], with the mutex of the index held. The caller ensures that no
+    /// thread cuts the file meanwhile: it holds `invalidate`, or has seen under the mutex that no
+    /// thread holds it exclusively.
     #[inline]
     pub(crate) fn grow_locked(&self, end: u64) {
         if self.blocks.size.load(Ordering::Relaxed) < end {

@@ -35,8 +35,8 @@ enum Answer {
     /// None yet, or it was taken.
     None,
     Some(Result<View, FileError>),
-    /// The future is dropped. Nothing is left here then, because the last reference to the request
-    /// may be dropped with a block locked.
+    /// The future is dropped. A later result is not kept here, because the last reference to the
+    /// request may be dropped with a block locked.
     Unwanted,
 }
 
@@ -109,7 +109,8 @@ impl Request {
     }
 }
 
-/// The requests of one file. Its locks are innermost locks, and not held while a waker is called.
+/// The requests of one file. Its locks are innermost locks, and are not held while a waker is
+/// called.
 #[derive(Debug, Default)]
 pub(crate) struct ReadyList {
     count: AtomicUsize,
@@ -168,13 +169,13 @@ impl ReadyList {
         near.filter_map(|(_, request)| request.upgrade()).collect()
     }
 
-    /// Notes that blocks were filled, or that their fill failed. [`ReadyList::wake_due`] has to
-    /// follow.
+    /// Notes that blocks were filled, or that their fill failed. The caller calls
+    /// [`ReadyList::wake_due`] afterwards.
     ///
     /// A future that registers at this moment is not missed. The blocks were changed before the
     /// fence here, and the count is read after it. The future is counted before the fence of
-    /// [`ReadyList::add`], and looks at the blocks once more after that one (`Ready::poll`). So
-    /// either it is counted here, or it sees the blocks.
+    /// [`ReadyList::add`], and looks at the blocks again after that fence (`Ready::poll`). So
+    /// either it is counted here, or it sees the change.
     #[inline]
     pub(crate) fn filled(&self, blocks: Range<u64>) {
         fence(Ordering::SeqCst);
@@ -183,7 +184,7 @@ impl ReadyList {
         }
     }
 
-    /// Notes that the file changed as a whole. [`ReadyList::wake_due`] has to follow.
+    /// Notes that the file changed as a whole. The caller calls [`ReadyList::wake_due`] afterwards.
     pub(crate) fn changed(&self) {
         self.filled(0..u64::MAX);
     }
@@ -194,14 +195,15 @@ impl ReadyList {
             let wanted = &request.blocks;
             if wanted.start < blocks.end && blocks.start < wanted.end && request.due.note() {
                 self.due.lock().push(Arc::downgrade(&request));
-                // Release pairs with the swap of the waking thread, which then sees the list.
+                // Release pairs with the Acquire in `wake_noted`: that thread then finds the
+                // request in `due`.
                 self.any_due.store(true, Ordering::Release);
             }
         }
     }
 
-    /// Gives the error to the futures that wait for a block that could not be filled.
-    /// [`ReadyList::wake_due`] has to follow.
+    /// Gives the error to the futures that wait for a block that could not be filled. The caller
+    /// calls [`ReadyList::wake_due`] afterwards.
     pub(crate) fn failed(&self, block: u64, error: &FileError) {
         if self.len() == 0 {
             return;
@@ -241,14 +243,14 @@ impl ReadyList {
         panics.go_on();
     }
 
-    /// Notes that the last handle is dropped: a future that looks from now on sees that.
-    /// [`ReadyList::wake_closed`] has to follow.
+    /// Notes that the file is being closed: a future that looks from now on sees that. The caller
+    /// calls [`ReadyList::wake_closed`] afterwards.
     pub(crate) fn begin_close(&self) {
         self.closed.store(true, Ordering::SeqCst);
     }
 
-    /// Wakes all futures of the file, which is closed. A future that is not in the list yet looks
-    /// at the file once more after it has entered the list.
+    /// Gives all futures of the file the error `closed`, and wakes them. A future that is not in
+    /// the list yet looks at the file again after it has entered the list.
     pub(crate) fn wake_closed(&self, closed: &FileError, panics: &mut Panics) {
         for request in self.live() {
             panics.catch(|| request.settle(Err(closed.clone())));

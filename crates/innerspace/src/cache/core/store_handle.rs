@@ -3,7 +3,7 @@
 //! A call that is under way while the file is closed keeps the store a moment longer, and with it
 //! anything that excludes other users, such as a lock on a host file. So the file's entry in the
 //! table of open files stays until the call ends: the next open of the same store waits, instead of
-//! meeting that lock.
+//! failing because of that lock.
 
 use std::ops::Deref;
 
@@ -16,7 +16,7 @@ use crate::units::{MIB, PAGE_SHIFT};
 /// A store, and a mark that it is in use.
 pub(crate) struct StoreHandle {
     store: Arc<dyn Store>,
-    /// Declared after the store, so that it is dropped after it.
+    /// Declared after `store`, so that it is dropped after the store.
     open: Arc<()>,
 }
 
@@ -34,7 +34,7 @@ const MOST_REQUEST: u64 = 64 * MIB;
 
 /// The store of a file, and what the file knows about it.
 pub(crate) struct FileStore {
-    /// `None` once the file is closed. An innermost lock, held only while the handle is cloned.
+    /// `None` once the file is closed. An innermost lock, held only to clone or take the handle.
     handle: Mutex<Option<Arc<StoreHandle>>>,
     /// Whether a call to the store may use other files.
     pub(super) uses_files: Arc<AtomicBool>,
@@ -79,7 +79,7 @@ impl FileStore {
         open.unwrap_or_default()
     }
 
-    /// Closes the store. It is dropped with the lock released.
+    /// Closes the store. The lock is released before the store is dropped.
     pub(crate) fn close(&self) {
         let handle = self.handle.lock().take();
         drop(handle);

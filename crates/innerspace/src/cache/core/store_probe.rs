@@ -1,7 +1,7 @@
 //! The calls to a store before a file is opened on it.
 //!
 //! A store may be made of other files, and open them when it is called. So nothing is locked during
-//! these calls, nor when a store that cannot be opened is dropped.
+//! these calls, nor while a store that cannot be opened is dropped.
 
 use std::borrow::Cow;
 
@@ -15,9 +15,9 @@ use crate::store::{Accepted, FileAccess, Identity, Store, Version, shown_name, u
 use crate::sync::Arc;
 use crate::units::PageCount;
 
-/// The pages, besides one block, that are set aside for the files that a store is made of: for
-/// nodes of their indexes, and for one more block where a block lies across two of theirs or is
-/// noted in a log.
+/// The pages, besides one block, that are set aside for the files that a store is made of. They are
+/// for nodes of these files' indexes, and for one more block if a block crosses the border between
+/// two of theirs or is recorded in a log.
 const ASIDE: u64 = 6;
 
 /// The largest size of a file in bytes.
@@ -60,8 +60,9 @@ pub(crate) struct FileIdentity {
 }
 
 impl StoreProbe {
-    /// Checks whether a store can be opened in this way. Dirty blocks can only be written to a
-    /// store that uses files if those files have memory for them. That memory is set aside here.
+    /// Calls the store, and checks whether it can be opened with these options. If the store uses
+    /// files, dirty blocks can only be written to it while those files have memory. That memory is
+    /// set aside here.
     pub(crate) fn new(
         (pool, root): (&Pool, &Group),
         store: Arc<dyn Store>,

@@ -5,11 +5,11 @@
 //! tick.
 //!
 //! **What follows from a change.** Once a change is known, nothing more is read from the store
-//! until the caller says, by `invalidate`, that it knows of the change too: cached blocks have the
-//! old contents, which must not be mixed with the new ones. Each handle is told of the change once,
-//! at its next sync. A change after the first fill of a tick is found at the first fill of the next
-//! tick. Blocks filled between may be mixed with old ones. If the store's version does not reflect
-//! a change, the cache does not notice it either.
+//! until the caller confirms, by `invalidate`, that it knows of the change too: cached blocks have
+//! the old contents, which must not be mixed with the new ones. The change is reported to each
+//! handle once, at its next sync. A change after the first fill of a tick is found at the first
+//! fill of the next tick. Blocks filled between the two may be mixed with old ones. If the store's
+//! version does not reflect a change, the cache does not notice it either.
 
 use crate::store::Version;
 use crate::sync::Mutex;
@@ -19,7 +19,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) struct StoreVersion {
     /// Whether the store reports versions.
     is_told: bool,
-    /// The tick, plus 1, in which the store was last asked for its version.
+    /// One more than the number of the tick in which the store was last asked for its version.
     asked_at: AtomicU64,
     is_changed: AtomicBool,
     state: Mutex<State>,
@@ -44,8 +44,8 @@ impl StoreVersion {
         }
     }
 
-    /// Whether nothing is to be read ahead in the tick `tick`, because the store has to be asked
-    /// for its version first, or was changed.
+    /// Whether nothing may be read ahead in the tick `tick`, because the store was changed, or has
+    /// to be asked for its version first.
     pub(crate) fn stops_hints(&self, tick: u64) -> bool {
         self.is_due(tick) || self.is_changed.load(Ordering::Relaxed)
     }
@@ -62,8 +62,8 @@ impl StoreVersion {
 
     /// Whether the caller, as the first in the tick `tick`, has to ask the store for its version.
     pub(crate) fn begins_to_ask(&self, tick: u64) -> bool {
-        // Relaxed: one of two threads asks the store, and the other may read as if it had come
-        // first.
+        // Relaxed: of two threads, one asks the store. The other may read meanwhile, as if it had
+        // read before the store was asked.
         self.is_due(tick) && self.asked_at.swap(tick + 1, Ordering::Relaxed) != tick + 1
     }
 
