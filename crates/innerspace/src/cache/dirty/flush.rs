@@ -1,4 +1,4 @@
-//! Writes a part of what is dirty in a file: for the flusher, in the lane of the file, or for a
+//! Writes a part of a file's dirty blocks: for the flusher, in the lane of the file, or for a
 //! request that needs memory.
 
 use crate::cache::core::FileCore;
@@ -12,8 +12,8 @@ use crate::exec::Turn;
 use crate::reclaim::{FlushRequest, LeftFlush};
 use crate::sync::atomic::Ordering;
 
-/// Like [`write_range`] over the whole file, but begins where the last call ended: so a block that
-/// is written again and again does not keep those after it waiting.
+/// Like [`write_range`] over the whole file, but begins where the last call ended. So a block that
+/// is dirtied again and again does not keep the blocks after it waiting.
 pub(crate) fn write_onwards(core: &FileCore, reason: WriteReason, max_blocks: u64) -> RunEnd {
     let end_block = core.end_block();
     let from = core.writes.next_block().min(end_block);
@@ -25,14 +25,14 @@ pub(crate) fn write_onwards(core: &FileCore, reason: WriteReason, max_blocks: u6
     total
 }
 
-/// Writes a writer's share: up to one run of blocks that may be written. Returns how many it
-/// wrote.
+/// Writes the share of a writer: up to one run of blocks that may be written. Returns the number of
+/// blocks written.
 pub(crate) fn write_some(core: &FileCore) -> u64 {
     let reason = WriteReason::Pressure;
     write_onwards(core, reason, max_run(core, reason)).written
 }
 
-/// Writes blocks that the background requests, in this thread.
+/// Writes blocks at the request of the background, in this thread.
 pub(crate) fn flush_here(core: &FileCore, request: &FlushRequest) -> RunEnd {
     let reason = WriteReason::Flusher {
         through: request.dirtied_by,
@@ -42,9 +42,9 @@ pub(crate) fn flush_here(core: &FileCore, request: &FlushRequest) -> RunEnd {
     write_onwards(core, reason, most)
 }
 
-/// Starts a job in the file's lane that does [`flush_here`], unless one is running.
-/// The job continues while there are old blocks, or some group has too many dirty pages, and
-/// then makes the sync that eviction has requested.
+/// Starts a job in the file's lane that does [`flush_here`], unless one is running. The job repeats
+/// it while blocks get written, and either blocks are chosen by their age or some group has too
+/// many dirty pages. Then it makes the sync that eviction has requested, if any.
 pub(crate) fn flush_in_its_lane(core: &FileCore, request: FlushRequest) {
     let Some(shared) = core.me.upgrade() else {
         return;

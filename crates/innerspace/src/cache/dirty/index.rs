@@ -36,9 +36,9 @@ pub(crate) enum WriteReason {
     Sync,
 }
 
-/// The dirty blocks of one file by number, and those whose write is under way. They are kept under
-/// one mutex, which is inside the block lock and held for a few map operations: one for each run of
-/// blocks with the same entry, and one for each block of a write, but never one for each block of a
+/// The dirty blocks of one file by number, and those whose write is under way. One mutex guards
+/// them. It is inside the block lock, and held for a few map operations: at most one for each run
+/// of blocks with the same entry, or for each block of one write, never one for each block of the
 /// file.
 ///
 /// At rest a block is in `dirty` exactly when its frame carries DIRTY, and in `writing` exactly
@@ -48,9 +48,9 @@ pub(crate) struct DirtyIndex {
     dirty: Runs<Dirty>,
     /// The number of the write of each block that is being written.
     writing: Runs<u64>,
-    /// The number of writes begun, which is the number of the latest.
+    /// The number of writes begun, which is also the number of the latest write.
     pub(crate) writes: u64,
-    /// The number of blocks so far whose writes have failed or were not tried.
+    /// The number of block writes so far that have failed or were given up.
     pub(crate) unwritten: u64,
     /// The clean blocks that the store has accepted and no sync has covered, each with the number
     /// of its acceptance.
@@ -59,18 +59,18 @@ pub(crate) struct DirtyIndex {
     pub(crate) acceptances: u64,
     /// The blocks that a failed sync may have dropped, and that have to become dirty again.
     doubted: Runs<()>,
-    /// The first tick since which a block may have been dirty.
+    /// The earliest tick in which a block that is still dirty may have become dirty.
     oldest: u64,
-    /// Set while a thread has locked the file exclusively, so that pages enter only through that
-    /// thread: the first block of its cut, or `u64::MAX` while it cuts nothing off. No write of
-    /// that block, or of a block after it, begins.
+    /// Set while a thread has locked the file exclusively, so that only that thread can add pages:
+    /// the first block of its cut, or `u64::MAX` while it cuts nothing off. No write of that block,
+    /// or of a block after it, begins.
     cut: Option<u64>,
-    /// The counts that the file's groups have. See
+    /// The counts of this file that are included in those of its groups. See
     /// [`publish`](crate::cache::dirty::marks::publish).
     pub(crate) published: Counts,
     /// The number of cuts that are over.
     pub(crate) cuts: u64,
-    /// Set when the file is being closed: from there on only the closing thread may begin a write.
+    /// Set when the file is being closed: from then on only the closing thread may begin a write.
     pub(crate) closing: bool,
     /// Whether the cache lists the file among those with unwritten blocks.
     pub(crate) listed: bool,
@@ -108,27 +108,26 @@ impl DirtyIndex {
         };
     }
 
-    /// Removes a block that was removed from the file.
+    /// Removes a block that is leaving the file. Returns its entry if it was dirty.
     pub(crate) fn remove(&mut self, block: u64) -> Option<Dirty> {
         self.accepted.remove(block);
         self.doubted.remove(block);
         self.dirty.remove(block)
     }
 
-    /// Notes that the store has accepted blocks that it may lose before a sync.
+    /// Notes that the store has accepted blocks, which it may lose before a sync.
     pub(crate) fn accept(&mut self, blocks: Range<u64>) {
         self.acceptances += 1;
         self.accepted.set(blocks, self.acceptances);
     }
 
-    /// Notes that a sync has succeeded, which began when `through` was the latest acceptance.
+    /// Notes that a sync has succeeded that began when `through` was the latest acceptance.
     pub(crate) fn synced(&mut self, through: u64) {
         self.accepted.retain(|number| number > through);
     }
 
     /// Notes that a sync has failed: all blocks accepted before the failure may be lost. That
-    /// includes blocks whose write is under way, since nobody knows whether the store has already
-    /// accepted them.
+    /// includes blocks whose write is under way, since the store may have accepted them already.
     pub(crate) fn doubt_accepted(&mut self) {
         let accepted = std::mem::take(&mut self.accepted);
         for (blocks, _) in accepted.all().chain(self.writing.all()) {
@@ -136,7 +135,7 @@ impl DirtyIndex {
         }
     }
 
-    /// Puts blocks that were accepted, but have to be written again in any case, in doubt.
+    /// Puts accepted blocks in doubt because they have to be written again in any case.
     pub(crate) fn doubt(&mut self, blocks: Range<u64>) {
         self.accepted.remove_all(blocks.clone());
         self.doubted.set(blocks, ());
@@ -147,7 +146,7 @@ impl DirtyIndex {
         self.doubted.all().map(|(blocks, ())| blocks).collect()
     }
 
-    /// Notes that a block is dirty again, or about to be. Returns whether it had to become so.
+    /// Notes that a block is dirty again, or about to be. Returns whether it was in doubt.
     pub(crate) fn settle_doubt(&mut self, block: u64) -> bool {
         self.doubted.remove(block).is_some()
     }
@@ -176,7 +175,7 @@ impl DirtyIndex {
         !self.doubted.is_empty() || !self.dirty.is_empty() && self.oldest <= tick
     }
 
-    /// Counts the blocks as they are now.
+    /// Returns the counts as they are now.
     #[inline]
     pub(crate) fn counts(&self) -> Counts {
         Counts {
@@ -214,7 +213,7 @@ impl DirtyIndex {
     }
 
     /// Begins or ends an exclusive lock of the file, or a cut under it: see [`DirtyIndex::cut`].
-    /// When a cut ends, the blocks are cut off, or stay.
+    /// When a cut ends, its blocks have been removed, or they stay.
     pub(crate) fn set_cut(&mut self, cut: Option<u64>) {
         debug_assert_ne!(self.cut, cut, "one thread has the file alone");
         // There is one cut at a time.
@@ -233,7 +232,8 @@ impl DirtyIndex {
         self.cut.is_some_and(|first| first != u64::MAX)
     }
 
-    /// Whether a write may have been put off because of a cut since `cuts` cuts were over.
+    /// Whether a cut may have put off a write since the caller read `cuts` from
+    /// [`DirtyIndex::cuts`].
     pub(crate) fn was_put_off(&self, cuts: u64) -> bool {
         self.is_cut_pending() || self.cuts != cuts
     }
@@ -252,8 +252,8 @@ impl DirtyIndex {
         }
     }
 
-    /// Returns the first run of adjacent dirty blocks in `range`, at most `max`, that the rules
-    /// allow to be written now. It may be empty.
+    /// Returns the first run of adjacent dirty blocks in `range` that `rules` allow to be written
+    /// now, at most `max` blocks. The run is empty if there is none.
     pub(crate) fn next_run(
         &mut self,
         range: Range<u64>,
@@ -293,9 +293,9 @@ impl DirtyIndex {
     }
 
     /// Moves the first blocks of a range that have the same entry from dirty to being written, if
-    /// the rules allow it. Returns the block after them, and their entry for the case that the
-    /// write fails. Returns `None` if the first block is not dirty, may not be written, or is being
-    /// cut off.
+    /// `rules` allow it. Returns the block after them, and their entry, which the caller needs if
+    /// the write fails. Returns `None` if the first block is not dirty, may not be written, or is
+    /// being cut off.
     pub(crate) fn begin_write_if(
         &mut self,
         blocks: Range<u64>,
@@ -346,8 +346,8 @@ impl DirtyIndex {
         first.into_iter().flatten().map(|blocks| blocks.start).min()
     }
 
-    /// Returns how many blocks in `range` may not be written under `rules`, and what would release
-    /// the first of them. `None` if there are none.
+    /// Returns how many blocks in `range` may not be written under `rules`, and what they wait for:
+    /// in an ordered file, the lowest barrier among them. Returns `None` if there are none.
     pub(crate) fn held(&self, range: Range<u64>, rules: &WriteRules) -> Option<(u64, HeldReason)> {
         let mut held = 0;
         let mut lowest = u64::MAX;

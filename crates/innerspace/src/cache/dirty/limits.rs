@@ -4,9 +4,9 @@
 //! **Memory owed to other groups.** A group gets the memory of its `min` when it needs it. Clean
 //! pages of other groups are evicted for it, but pages that are unwritten, or written and not
 //! synced, cannot be. So each group limits such pages: they must fit into its limit less the `min`
-//! of all groups right below it. Pages that fit into the `min` of the group right below to which
-//! they belong are not counted, since they take memory from that group alone. So, whatever the
-//! stores of its neighbours do, a group inside its `min` finds free pages, clean pages, or its own.
+//! of all groups right below it. Pages of a group right below do not count if they fit into its own
+//! `min`, since they take memory from that group alone. So, whatever the stores of its neighbours
+//! do, a group inside its `min` finds free pages, clean pages, or its own.
 //!
 //! A writer at that limit writes and syncs the files of its own group and of those below it. It
 //! calls no store of other groups: it waits a while for the threads of the memory, which call them,
@@ -16,9 +16,10 @@ use crate::cache::core::FileCore;
 use crate::group::GroupId;
 use crate::units::PageCount;
 
-/// Dirty pages above this part of a group's limit are written in the background.
+/// Dirty pages above `1 / BACKGROUND_PART` of a group's limit are written in the background.
 const BACKGROUND_PART: u64 = 5;
-/// Above this part, writers write pages themselves, and are refused if nothing can be written.
+/// Above `1 / HARD_PART` of it, writers write pages themselves, and are refused if nothing can be
+/// written.
 const HARD_PART: u64 = 2;
 
 /// How many dirty pages a group has.
@@ -30,7 +31,8 @@ pub(super) enum DirtyLevel {
     Background,
     /// Writers make room themselves.
     Hard,
-    /// More unwritten pages would take memory owed to other groups. This group has too many.
+    /// More unwritten pages would take memory owed to other groups. The value is the group that has
+    /// too many.
     Owed(GroupId),
 }
 
@@ -46,8 +48,8 @@ pub(super) fn dirty_level(core: &FileCore) -> DirtyLevel {
     nearest
 }
 
-/// Returns the level at a group. `below` is the group right below it through which the file
-/// belongs to it.
+/// Returns the level at a group of the file. `below` is the group of the file right below it, if
+/// any.
 #[inline]
 fn dirty_level_at(core: &FileCore, group: GroupId, below: Option<GroupId>) -> DirtyLevel {
     let groups = &core.pool.groups;
@@ -93,7 +95,7 @@ fn unwritten_room(
     let most = max.0.saturating_sub(owed.0);
     let mut beside = unwritten(group);
     if beside > most {
-        // The sum is not exact while pages change. The next writer sees the change.
+        // The sum is not exact while counts change. The next writer sees the change.
         for (creditor, min) in core.pool.groups.creditors(group) {
             beside = beside.saturating_sub(unwritten(creditor).min(min.0));
         }

@@ -1,4 +1,4 @@
-//! Marks blocks dirty and clean, with the counts of the groups above the file.
+//! Marks blocks dirty and clean, and updates the counts of the groups above the file.
 
 use crate::cache::core::FileCore;
 use crate::cache::dirty::index::{Dirty, DirtyIndex, WriteOrder, WriteReason, WriteRules};
@@ -7,7 +7,7 @@ use crate::stats::Event;
 use crate::store::Accepted;
 use crate::units::FrameId;
 
-/// Returns the rules for a writer with this reason, as they are now.
+/// Returns the rules that apply now to a write for this reason.
 pub(crate) fn rules(core: &FileCore, reason: WriteReason) -> WriteRules {
     let released = core.writes.barrier.released();
     WriteRules {
@@ -53,8 +53,8 @@ pub(crate) fn mark_dirty_as(
     publish(core, dirty);
 }
 
-/// Removes a block from the dirty index, whether dirty or not yet synced: it is being removed
-/// from the file. The caller holds the block's lock.
+/// Removes a block that is leaving the file from the dirty index, where it may be dirty or not
+/// synced. The caller holds the block's lock.
 pub(crate) fn forget_dirty(core: &FileCore, block: u64, frame: FrameId) {
     let flags = &core.frames().meta(frame).flags;
     if core.id.accepted == Accepted::Kept && !flags.load().contains(FlagSet::DIRTY) {
@@ -66,19 +66,21 @@ pub(crate) fn forget_dirty(core: &FileCore, block: u64, frame: FrameId) {
     publish(core, &mut dirty);
 }
 
-/// Tells the groups that pay for the file what has changed in its dirty index, and enters the file
-/// into the lists of files with unwritten blocks and of owners to flush. Every change is published
-/// before the mutex of the index is released, and DIRTY is changed under that mutex too.
+/// Updates the counts of the groups that pay for the file with the changes of its dirty index.
+/// Enters the file in the lists of files with unwritten blocks and of owners to flush. Every change
+/// is published before the mutex of the index is released, and DIRTY is changed under that mutex
+/// too.
 ///
-/// A file without such blocks is taken from a list under the same mutex, but only when the list is
-/// next used: a file that is written and synced in turn stays.
+/// A file that no longer has such blocks leaves a list under the same mutex, but only when the list
+/// is next used: so a file that is written and synced by turns stays listed.
 #[inline]
 pub(crate) fn publish(core: &FileCore, index: &mut DirtyIndex) {
     let now = index.counts();
     let before = std::mem::replace(&mut index.published, now);
     let (groups, order) = (&core.id.groups, core.id.order);
     let counters = &core.pool.counters;
-    // A thread that sees a count finds the file in the list.
+    // The file is listed before its blocks are counted: a thread that sees the count finds the
+    // file.
     if now.dirty + now.behind > 0 && !std::mem::replace(&mut index.listed, true) {
         core.cache.list_unwritten(core, true);
     }

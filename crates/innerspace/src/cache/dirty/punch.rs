@@ -1,5 +1,5 @@
-//! Punches blocks of the store, and punches blocks again that a failed sync may have brought back:
-//! see [`punched`](crate::cache::dirty::punched).
+//! Punches blocks of the store. Repeats punches that a failed sync may have undone: see
+//! [`punched`](crate::cache::dirty::punched).
 
 use std::ops::Range;
 
@@ -12,8 +12,8 @@ use crate::store::{Accepted, SyncWhat};
 use crate::sync::failpoint;
 use crate::sync::panics::Panics;
 
-/// Punches blocks in the store, up to the end of the file and the `known` end of the store. The
-/// caller has the file locked exclusively, and the locks of cached blocks.
+/// Punches blocks in the store, up to the end of the file or `known`, the end of the store,
+/// whichever is smaller. The caller has locked the file exclusively, and the cached blocks.
 pub(crate) fn punch_store(
     core: &FileCore,
     blocks: Range<u64>,
@@ -39,8 +39,8 @@ pub(crate) fn punch_store(
     Ok(())
 }
 
-/// Punches blocks again that a failed sync may have brought back. A failure is entered in the
-/// error sequence. The caller holds no lock.
+/// Repeats the punches that a failed sync may have undone. A failure is recorded in the error
+/// sequence. The caller holds no lock.
 pub(crate) fn punch_again(core: &FileCore) {
     if !core.blocks.extents.lock().punched.has_lost() {
         return;
@@ -61,7 +61,7 @@ pub(crate) fn punch_again(core: &FileCore) {
     panics.go_on();
 }
 
-/// Like [`punch_again`], for one range, a batch of cached blocks at a time.
+/// Like [`punch_again`], for one range. Locks the cached blocks batch by batch.
 fn punch_lost(
     core: &FileCore,
     run: Range<u64>,
@@ -71,17 +71,17 @@ fn punch_lost(
     while next < run.end {
         let start = next;
         let _locked = lock_batch(core, &mut next, run.end);
-        // Writes that were under way may have taken blocks out of the record.
+        // Writes that were under way may have removed blocks from the record.
         let lost = core.blocks.extents.lock().punched.lost_in(start..next);
         for part in lost {
-            // A sync that failed, or a write, may have left the store longer than is known.
+            // A failed sync, or a write, may have left the store longer than `stored` says.
             punch_store(core, part, u64::MAX, alone)?;
         }
     }
     Ok(())
 }
 
-/// Makes punches durable if no more ranges can be noted. The caller holds no lock.
+/// Makes punches durable if the record of them is full. The caller holds no lock.
 pub(crate) fn make_room_for_punch(core: &FileCore) -> Result<(), FileError> {
     if !core.blocks.extents.lock().punched.is_full() {
         return Ok(());
@@ -95,7 +95,7 @@ pub(crate) fn make_room_for_punch(core: &FileCore) -> Result<(), FileError> {
     }
 }
 
-/// Whether the store may lack bytes of the file.
+/// Whether the store may lack bytes of the file, or has to be punched again.
 pub(crate) fn has_unwritten(core: &FileCore) -> bool {
     core.dirty().last_unwritten().is_some() || core.blocks.extents.lock().punched.has_lost()
 }

@@ -1,17 +1,17 @@
-//! The record of punches that a failed sync may undo (P18), and have to be made again.
+//! The record of punches that a failed sync may undo (P18), and that then have to be made again.
 //!
 //! A store may punch by writing zeros, and a sync that fails may drop those zeros. The cache keeps
 //! nothing for a punched block, so it notes the range here. A noted block that is not cached is a
 //! hole, whatever the store says.
 //!
-//! - *Emptied*: the store has answered a punch. The number of the next sync is noted with it. A
-//!   sync that began since and succeeds ends the state; a failed sync makes the block lost.
+//! - *Emptied*: the store has carried out a punch. The number of the next sync is noted with it. If
+//!   that sync or a later one succeeds, the state ends. If a sync fails, the block is lost.
 //! - *Lost*: a sync failed, perhaps concurrently with the punch, or a write into an emptied block
 //!   may have failed half-way. Punching again makes the block emptied.
 //!
 //! Two events end both states: the store accepts a write of the block (from then on the cache keeps
-//! the block until a sync), or a cut takes the block off the file. When a punch begins, a file has
-//! at most [`MOST`] ranges. How a lost punch is made again, and how writes change a range, is in
+//! the block until a sync), or a cut removes the block from the file. A file has at most [`MOST`]
+//! ranges when a punch begins. How a lost punch is repeated, and how writes change a range, is in
 //! `docs/protocols/durability.md`.
 //!
 //! Nothing is noted for a store that keeps what it has accepted (`Accepted::Kept`). Changes of
@@ -29,8 +29,8 @@ const MOST: usize = 256;
 /// extents, under their mutex.
 #[derive(Debug, Default)]
 pub(crate) struct Punched {
-    /// Blocks that are holes in the store if no sync fails, each with the number of syncs that had
-    /// begun.
+    /// Blocks that are holes in the store unless a sync fails, each with the number of syncs that
+    /// had begun when it was punched.
     emptied: Runs<u64>,
     /// Blocks that a failed sync may have brought back.
     lost: Runs<()>,
@@ -67,7 +67,7 @@ impl Punched {
         !self.lost.is_empty()
     }
 
-    /// Returns the parts of a range that have to be punched again.
+    /// Returns the parts of a range that have to be punched again, run by run.
     pub(crate) fn lost_in(&self, blocks: Range<u64>) -> Vec<Range<u64>> {
         self.lost.runs_in(blocks).map(|(run, ())| run).collect()
     }
@@ -92,8 +92,8 @@ impl Punched {
         self.lost.remove_all(blocks);
     }
 
-    /// Notes that the store has accepted a write to blocks. Returns false if they have to be
-    /// punched again all the same.
+    /// Notes that the store has accepted a write to blocks. Returns false if some of them have to
+    /// be punched again all the same.
     #[must_use]
     pub(crate) fn written(&mut self, blocks: Range<u64>) -> bool {
         self.emptied.remove_all(blocks.clone());

@@ -13,14 +13,14 @@ use crate::cache::wait::Wait;
 use crate::group::{GroupId, LimitReason};
 use crate::units::PageCount;
 
-/// How long a writer waits for a background flush, and how many such flushes may achieve nothing.
+/// How long a writer waits for one background flush, and how many of them it waits for.
 const FLUSH_WAIT: Duration = Duration::from_millis(500);
 const FLUSHES: u32 = 3;
 
-/// Makes room for one more dirty block. A writer over the limit writes back itself, and is
+/// Makes room for one more dirty block. A writer over the limit writes blocks back itself, and is
 /// refused if nothing may be written (P25).
 ///
-/// A writer that may not wait is refused at the limit, and another thread is asked to write.
+/// With [`Wait::No`], a writer at the limit is refused, and another thread is asked to write.
 #[inline]
 pub(crate) fn make_dirty_room(core: &FileCore, offset: u64, wait: Wait) -> Result<(), FileError> {
     match dirty_level(core) {
@@ -65,7 +65,8 @@ fn make_dirty_room_at(
             return Err(error);
         }
         let DirtyLevel::Owed(group) = level else {
-            // Other threads are writing, so the group's limit decides.
+            // Other threads may be writing. So the writer continues, and only the limit of its
+            // group can refuse it.
             break;
         };
         core.pool.background.want_flush();
@@ -80,9 +81,9 @@ fn make_dirty_room_at(
     Ok(())
 }
 
-/// Writes some blocks of another file that `own` or a group below it pays for. If there are
-/// none, and memory is owed to other groups, syncs these files and this one. Returns whether
-/// that helped.
+/// Writes some blocks of another file that `own` or a group below it pays for. If no blocks can be
+/// written, and memory is owed to other groups, syncs these files and this one. Returns whether
+/// there are fewer unwritten pages now.
 fn clean_some_of(core: &FileCore, own: GroupId, level: DirtyLevel) -> bool {
     let files = core.cache.unwritten_files(own);
     let others = files

@@ -1,5 +1,5 @@
-//! Sets of blocks, kept as runs of neighbours with the same note. A file that is written from front
-//! to back has one run, which each further block extends.
+//! Sets of blocks, kept as runs of adjacent blocks with the same note. A file that is written from
+//! front to back has one run, which each further block extends.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,8 +16,7 @@ pub(crate) struct Dirty {
 /// A set of blocks with a note for each.
 #[derive(Debug)]
 pub(crate) struct Runs<T> {
-    /// The runs by their first blocks. They do not overlap. Neighbours with the same note may be
-    /// separate runs.
+    /// The runs by their first blocks. They do not overlap. Adjacent runs may have the same note.
     runs: BTreeMap<u64, Run<T>>,
     blocks: usize,
 }
@@ -99,18 +98,18 @@ impl<T: Copy + PartialEq> Runs<T> {
         self.runs.insert(blocks.start, Run { end, note });
     }
 
-    /// Notes blocks, whether they are in the set or not.
+    /// Sets the note of blocks, whether they are in the set or not.
     pub(crate) fn set(&mut self, blocks: Range<u64>, note: T) {
         self.remove_all(blocks.clone());
         self.note_run(blocks, note);
     }
 
-    /// Takes a block out, and returns its note.
+    /// Removes a block, and returns its note.
     pub(crate) fn remove(&mut self, block: u64) -> Option<T> {
         self.take_run(block..block + 1).map(|(_, note)| note)
     }
 
-    /// Takes out the first blocks of a range that have the same note. Returns the block after them,
+    /// Removes the first blocks of a range that have the same note. Returns the block after them,
     /// and the note. Returns `None` if the first block is not in the set.
     pub(crate) fn take_run(&mut self, blocks: Range<u64>) -> Option<(u64, T)> {
         let (start, run) = self.run_of(blocks.start)?;
@@ -146,7 +145,7 @@ impl<T: Copy + PartialEq> Runs<T> {
         self.run_of(block).map(|(_, run)| run.end)
     }
 
-    /// Takes out the blocks whose note `keep` rejects.
+    /// Removes the blocks whose note `keep` rejects.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(T) -> bool) {
         let blocks = &mut self.blocks;
         self.runs.retain(|start, run| {
@@ -158,7 +157,7 @@ impl<T: Copy + PartialEq> Runs<T> {
         });
     }
 
-    /// Returns the run that contains a block, and its first block.
+    /// Returns the run that contains a block, with the first block of the run.
     fn run_of(&self, block: u64) -> Option<(u64, Run<T>)> {
         let (start, run) = self.runs.range(..=block).next_back()?;
         (block < run.end).then_some((*start, *run))

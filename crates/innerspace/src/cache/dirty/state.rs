@@ -12,22 +12,22 @@ pub(crate) struct WriteState {
     /// The failed writes, for handles to which they were not yet reported.
     pub(crate) errors: ErrorSequence,
     pub(crate) barrier: Barrier,
-    /// For every write that no sync asks for.
+    /// The backoff for every write that no sync asks for.
     pub(crate) backoff: WriteBackoff,
-    /// For the calls of reclaim, besides. Here a write also counts as failed if the files below
-    /// lack memory: they probably still do when reclaim calls again.
+    /// The backoff for the calls of reclaim, in addition. Here a write also counts as failed if the
+    /// files below the store lack memory: they probably still do when reclaim calls again.
     pub(crate) clean_backoff: WriteBackoff,
     pub(crate) syncs: Syncs,
     /// Notified when a write of a block ends. Used with the mutex of the index.
     pub(crate) write_ended: Condvar,
-    /// The block at which the next write without a sync begins.
+    /// The block at which the next write that is not for a sync begins.
     next_block: AtomicU64,
     /// Whether a job is writing the file's dirty blocks.
     is_flushing: AtomicBool,
 }
 
 impl WriteState {
-    /// Returns the block at which the next write without a sync begins.
+    /// Returns the block at which the next write that is not for a sync begins.
     pub(crate) fn next_block(&self) -> u64 {
         self.next_block.load(Ordering::Relaxed)
     }
@@ -36,12 +36,13 @@ impl WriteState {
         self.next_block.store(block, Ordering::Relaxed);
     }
 
-    /// Begins a flush, which a job continues. Returns false while one is under way.
+    /// Begins a flush, which a job continues. Returns false if one is under way.
     pub(crate) fn begin_flush(&self) -> bool {
         !self.is_flushing.swap(true, Ordering::Acquire)
     }
 
-    /// Ends the flush when the result is dropped, also if a store panics. Called by its job.
+    /// Called by the job of a flush. Dropping the result ends the flush, even after a panic of a
+    /// store.
     pub(crate) fn flush_of_job(&self) -> OnDrop<impl FnMut()> {
         debug_assert!(self.is_flushing.load(Ordering::Relaxed), "begun before");
         OnDrop(|| self.is_flushing.store(false, Ordering::Release))

@@ -1,10 +1,10 @@
 //! Makes the store durable, and handles what a failed sync may have lost (P18).
 //!
 //! A block that was written and not synced since is kept in memory although it is clean: eviction
-//! passes it over, or syncs first. A sync that succeeds releases the blocks accepted before it
-//! began. A sync that fails leaves all accepted blocks in doubt. They become dirty and are written
-//! again. The failure is reported to every handle, even by a later sync that had waited for the
-//! failed one and succeeds. For a punch there is no block to keep: it is noted, and made again
+//! skips it, or syncs first. A sync that succeeds releases the blocks accepted before it began. A
+//! sync that fails leaves all accepted blocks in doubt. They become dirty and are written again.
+//! The failure is reported to every handle, even if a later sync that had waited for the failed one
+//! succeeds. A punch leaves no block to keep. It is noted, and made again
 //! ([`punched`](crate::cache::dirty::punched)). The argument is in `docs/protocols/durability.md`.
 //!
 //! `sync_turns` makes sure that syncs of a file run one at a time.
@@ -27,14 +27,14 @@ use crate::units::FrameId;
 /// How long eviction waits for a sync that another thread began. The bound is for stores that hang.
 const OTHERS_WAIT: Duration = Duration::from_millis(500);
 
-/// Makes accepted blocks durable. A failure is entered in the error sequence, and blocks that
-/// it leaves in doubt become dirty again. The caller has no block locked.
+/// Makes accepted blocks durable. A failure is recorded in the error sequence, and blocks that it
+/// leaves in doubt become dirty again. The caller has no block locked.
 pub(crate) fn sync_store(core: &FileCore, what: SyncWhat) -> Result<(), FileError> {
     sync_store_as(core, what, Wait::Yes)
 }
 
-/// Like [`sync_store`]. With [`Wait::No`], does not wait long for syncs of other threads, nor for
-/// blocks.
+/// Like [`sync_store`]. With [`Wait::No`], waits at most [`OTHERS_WAIT`] for a sync of another
+/// thread, and not for blocks.
 fn sync_store_as(core: &FileCore, what: SyncWhat, mode: Wait) -> Result<(), FileError> {
     let patience = (mode == Wait::No).then_some(OTHERS_WAIT);
     let Some(mut running) = core.writes.syncs.begin(what, patience) else {
@@ -65,8 +65,8 @@ fn sync_store_as(core: &FileCore, what: SyncWhat, mode: Wait) -> Result<(), File
                 drop(dirty);
                 core.blocks.extents.lock().punched.sync_failed();
             }
-            // The failure is recorded before other threads sync: their syncs may succeed, and
-            // they have to report it.
+            // The failure is recorded before another thread can sync: the sync of that thread may
+            // succeed, and has to report the failure.
             core.writes.errors.record(error);
             drop(running);
             panics.go_on();
@@ -77,8 +77,8 @@ fn sync_store_as(core: &FileCore, what: SyncWhat, mode: Wait) -> Result<(), File
     Ok(())
 }
 
-/// Makes blocks that a failed sync left in doubt dirty again. With [`Wait::No`], blocks
-/// that are locked stay in doubt.
+/// Makes blocks that a failed sync left in doubt dirty again. With [`Wait::No`], those that are
+/// locked stay in doubt.
 pub(crate) fn take_doubted_back(core: &FileCore, mode: Wait) {
     if core.id.accepted == Accepted::Kept {
         return;
@@ -87,12 +87,12 @@ pub(crate) fn take_doubted_back(core: &FileCore, mode: Wait) {
     let doubted = core.dirty().doubted();
     failpoint!(DoubtListed);
     for block in doubted.into_iter().flatten() {
-        // If this fails, the block was removed from the file and is no longer in doubt, or
-        // another thread has its lock.
+        // If this fails, the block was removed from the file and is no longer in doubt, or another
+        // thread has locked it.
         if let Ok(Some(locked)) = core.find_lock(block, get) {
             let mut dirty = core.dirty();
-            // Another thread may have made the block dirty again, or another block may be in
-            // its place. The answer is only stable under the lock.
+            // Another thread may have made the block dirty again, or another block may have taken
+            // its place. The answer is only stable under the mutex of the index.
             if dirty.settle_doubt(block) {
                 // The write order does not hold these bytes back: the store already had them.
                 let entry = Dirty {
@@ -105,8 +105,8 @@ pub(crate) fn take_doubted_back(core: &FileCore, mode: Wait) {
     }
 }
 
-/// Removes blocks from `locked` that are clean, but of which the cache has the only reliable
-/// copy. All of them are stable.
+/// Removes from `locked` those blocks of which the cache has the only reliable copy, although they
+/// may be clean. The caller ensures that all of the blocks are stable.
 pub(crate) fn retain_synced(core: &FileCore, locked: &mut Vec<Locked<'_>>) {
     if core.id.accepted == Accepted::UntilSync {
         let dirty = core.dirty();
@@ -114,8 +114,8 @@ pub(crate) fn retain_synced(core: &FileCore, locked: &mut Vec<Locked<'_>>) {
     }
 }
 
-/// Makes the sync that another thread requested because it could not make it itself. Called by
-/// the service, which does not wait long for other syncs.
+/// Makes the sync that another thread requested because it could not make it itself. Called by the
+/// service. Waits at most [`OTHERS_WAIT`] for a sync of another thread.
 pub(crate) fn sync_if_wanted(core: &FileCore) -> Result<(), FileError> {
     let wanted = &core.writes.syncs.wanted;
     if !wanted.load(Ordering::Relaxed) {
@@ -129,8 +129,9 @@ pub(crate) fn sync_if_wanted(core: &FileCore) -> Result<(), FileError> {
     sync_store_as(core, SyncWhat::Data, Wait::No)
 }
 
-/// Syncs before frames are evicted, if some of them are accepted and not synced. A thread that
-/// may not call the store requests a background sync instead, and gets false.
+/// Syncs before frames are evicted, if some of their blocks are accepted and not synced. If there
+/// are such blocks and `may_call` is false, requests a sync in the background instead, and returns
+/// false.
 pub(crate) fn sync_before_eviction(core: &FileCore, frames: &[FrameId], may_call: bool) -> bool {
     if core.id.accepted == Accepted::Kept {
         return true;
@@ -152,7 +153,8 @@ pub(crate) fn sync_before_eviction(core: &FileCore, frames: &[FrameId], may_call
     !is_unsynced || may_call
 }
 
-/// Makes written blocks evictable by a sync. Does not wait long for syncs of other threads.
+/// Makes written blocks evictable by a sync. Waits at most [`OTHERS_WAIT`] for a sync of another
+/// thread.
 pub(crate) fn sync_for_room(core: &FileCore) {
     if core.id.accepted == Accepted::UntilSync {
         // The store of a closed file is gone: there is nothing to sync, and nothing to evict.

@@ -1,4 +1,5 @@
-//! Syncs a file: writes what is dirty in it, waits for the writes of others, and syncs the store.
+//! Syncs a file: writes its dirty blocks, waits for the writes of other threads, and syncs the
+//! store.
 
 use std::ops::Range;
 
@@ -16,8 +17,8 @@ use crate::store::{FileAccess, SyncWhat};
 use crate::sync::failpoint;
 
 /// Writes the blocks in `blocks` that are dirty now, waits for other threads' writes of such
-/// blocks, and writes again those that failed. Then, with `what`, makes the store durable.
-/// Failures are entered in the error sequence. A block that may not be written is an error.
+/// blocks, and repeats those that failed. Then, with `what`, makes the store durable. Failures are
+/// recorded in the error sequence. Returns an error if a block may not be written.
 pub(crate) fn sync_blocks(
     core: &FileCore,
     blocks: Range<u64>,
@@ -43,19 +44,20 @@ pub(crate) fn sync_blocks(
     let put_off = core.dirty().was_put_off(cuts);
     if put_off {
         failpoint!(PutOff);
-        // These writes come after the cut. No other cut can begin meanwhile, so the sync ends.
+        // These writes come after the cut. No other cut can begin while the lock is held, so the
+        // sync ends.
         let _steady = core.locks.shared();
         unwritten += write_dirty_now(core, &blocks).failed;
     }
-    // Read before the wait for other threads' writes: a block that is not dirty here is written
-    // when these have ended.
+    // Read before the wait for other threads' writes: a block that is not dirty here has been
+    // written when these have ended.
     let mut held = held_in(core, blocks.clone(), &rules);
     failpoint!(OwnWritten);
     wait_written(core, blocks.clone());
     failpoint!(OthersWritten);
     if core.dirty().unwritten != unwritten {
-        // Writes of other threads that failed are made again: those threads may have given up
-        // where a sync does not.
+        // Writes of other threads that failed are repeated: those threads may have given up where a
+        // sync does not.
         write_dirty_now(core, &blocks);
         held = held_in(core, blocks.clone(), &rules);
         failpoint!(OwnWritten);
@@ -75,18 +77,18 @@ fn write_dirty_now(core: &FileCore, blocks: &Range<u64>) -> RunEnd {
     write_range(core, blocks, WriteReason::Sync, Wait::Yes, u64::MAX)
 }
 
-/// Returns the error for a writer if all dirty blocks are held back.
+/// Returns the error for a writer if some dirty blocks of the file are held back.
 pub(crate) fn held_error(core: &FileCore) -> Option<FileError> {
     held_in(core, 0..u64::MAX, &rules(core, WriteReason::Pressure))
 }
 
-/// Returns the error for a caller if some of its blocks are held back.
+/// Returns the error for a caller if some dirty blocks in `blocks` are held back.
 fn held_in(core: &FileCore, blocks: Range<u64>, rules: &WriteRules) -> Option<FileError> {
     let held = core.dirty().held(blocks, rules);
     held.map(|held| held_back(core, held))
 }
 
-/// Returns the error for this many blocks that are held back.
+/// Returns the error for a number of blocks that are held back.
 pub(crate) fn held_back(core: &FileCore, (blocks, reason): (u64, HeldReason)) -> FileError {
     FileError::Held {
         file: core.id.name.clone(),
@@ -105,14 +107,14 @@ pub(crate) fn wait_written(core: &FileCore, blocks: Range<u64>) {
     }
 }
 
-/// Makes stores through mappings take the slow path again, so that they carry the current
-/// barrier number, which the caller has set.
+/// Makes stores through mappings take the slow path again, so that they carry the current barrier
+/// number. The caller has set the number, and has no block locked.
 ///
-/// The caller has no block locked. A fault marks its block with the number, and later makes the
-/// page writable in a section in which it checks the number again. A section that does not see
-/// the new number began before the first grace period. So its page is writable before that
-/// period ends, and the right to store is then taken away. A mapper that is not yet in the list
-/// here maps afterwards.
+/// A fault marks its block with the number. Later it makes the page writable, in a section in which
+/// it checks the number again. A section that does not see the new number began before the first
+/// grace period. So it makes its page writable before that period ends, and the right to store is
+/// revoked afterwards. A mapper that is not in the list yet makes no page writable until it is, and
+/// then sees the new number.
 pub(crate) fn restamp_mappings(core: &FileCore) {
     if !core.mappers.is_empty() {
         core.grace();
@@ -121,8 +123,8 @@ pub(crate) fn restamp_mappings(core: &FileCore) {
     }
 }
 
-/// Returns the result of a sync of these blocks if it has nothing to do, and otherwise "would
-/// block".
+/// Returns the result of a sync of these blocks if the sync would have nothing to do. Otherwise
+/// returns "would block".
 pub(crate) fn try_sync_blocks(
     core: &FileCore,
     blocks: Range<u64>,
@@ -133,8 +135,8 @@ pub(crate) fn try_sync_blocks(
     }
     core.check_not_reentrant()?;
     let rules = rules(core, WriteReason::Sync);
-    // Both are read under one lock: blocks released between two locks could then be written by
-    // other threads, and not be durable.
+    // Both are read under one lock. Otherwise blocks released in between could be written by other
+    // threads, and not be durable.
     let (first, held) = {
         let dirty = core.dirty();
         let first = dirty.first_to_sync(blocks.clone(), &rules);
@@ -146,7 +148,7 @@ pub(crate) fn try_sync_blocks(
     if core.blocks.extents.lock().punched.has_lost() {
         return Err(core.would_block_in(blocks.start));
     }
-    // Checked last: a write that ended before this has noted its change.
+    // Checked last: a write that ended before this check has already counted its change.
     if !core.writes.syncs.has_covered_all(what) {
         return Err(core.would_block_in(blocks.start));
     }

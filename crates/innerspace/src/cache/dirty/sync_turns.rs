@@ -1,7 +1,8 @@
 //! The order of a file's syncs, and the changes that they have covered.
 //!
 //! Syncs of a file run one at a time: of two concurrent ones, one could consume the other's error.
-//! A caller that comes while one is running waits for its end, and takes part in the next.
+//! A caller that arrives while one is running waits for its end. The next sync then serves all that
+//! have waited.
 
 use std::time::Duration;
 
@@ -14,20 +15,20 @@ use crate::sync::{Condvar, Mutex, OnDrop, WaitEnd};
 pub(crate) struct Syncs {
     state: Mutex<State>,
     ended: Condvar,
-    /// The number of calls that may have changed the store, counted when they have ended.
+    /// The number of calls that may have changed the store. A call is counted when it has ended.
     changes: AtomicU64,
-    /// Whether a thread that may not call the store could evict more after a sync, and so has
-    /// requested one.
+    /// Whether a sync was requested by a thread that may not call the store, and that could evict
+    /// more after it.
     pub(crate) wanted: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct State {
     running: bool,
-    /// The number of syncs begun, which is the number of the latest.
+    /// The number of syncs begun, which is also the number of the latest sync.
     begun: u64,
-    /// The last syncs that succeeded and did for one of each kind: those of [`SyncWhat::Data`], for
-    /// which any sync does, and those of [`SyncWhat::All`].
+    /// The last sync that made data durable, and the last one that made everything durable, indexed
+    /// by [`SyncWhat`]. A sync of [`SyncWhat::All`] is entered in both places.
     good: [Good; 2],
     /// The number of threads that wait for the running sync to end.
     waiting: u32,
@@ -41,7 +42,7 @@ struct Good {
     covered: u64,
 }
 
-/// A sync under way. Dropping this ends it, as a failure unless `good` is set.
+/// A sync under way. Dropping this ends the sync, as a failure unless `good` is set.
 pub(crate) struct Running<'s> {
     syncs: &'s Syncs,
     number: u64,
@@ -63,8 +64,8 @@ impl Drop for Running<'_> {
 }
 
 impl Syncs {
-    /// Begins a sync when none is running. Returns `None` if another one has done the work
-    /// meanwhile, or took longer than `patience`.
+    /// Begins a sync when none is running. Returns `None` if a sync that began after the call, and
+    /// covers `what`, has succeeded meanwhile, or if the running one takes longer than `patience`.
     pub(crate) fn begin(&self, what: SyncWhat, patience: Option<Duration>) -> Option<Running<'_>> {
         let mut state = self.state.lock();
         let arrived = state.begun;
@@ -92,17 +93,18 @@ impl Syncs {
         })
     }
 
-    /// Begins a call that may change the store. Dropping the result counts the change, also after a
+    /// Begins a call that may change the store. Dropping the result counts the change, even after a
     /// panic, before any other thread learns that the call is over.
     pub(crate) fn changing(&self) -> OnDrop<impl FnMut()> {
-        // Release pairs with the load of the next sync, which covers the change.
+        // Release pairs with the Acquire in `changes`: a sync that counts the change also covers
+        // it.
         OnDrop(|| {
             self.changes.fetch_add(1, Ordering::Release);
         })
     }
 
-    /// Returns the number of changes so far. It includes one of a previous user of the store, which
-    /// may not have synced.
+    /// Returns the number of changes so far. One is added for those of a previous user of the
+    /// store, which may not have been synced.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire) + 1
     }

@@ -7,17 +7,17 @@
 
 use crate::sync::Mutex;
 
-/// The number of failures that count: after that many or more, `2^MOST_FAILURES - 1` attempts are
+/// The number of failures that count. After so many or more, `2^MOST_FAILURES - 1` attempts are
 /// skipped.
 const MOST_FAILURES: u32 = 10;
 
-/// The backoff of a file, or of reclaim from it. An innermost lock, held briefly.
+/// A backoff for writes of one file. An innermost lock, held briefly.
 #[derive(Debug, Default)]
 pub(crate) struct WriteBackoff(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The number of attempts in a row that wrote nothing and failed.
+    /// The number of consecutive attempts that wrote nothing and failed.
     failures: u32,
     /// The number of attempts still to be skipped.
     left_out: u32,

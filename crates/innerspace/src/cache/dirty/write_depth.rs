@@ -1,11 +1,11 @@
 //! Writes the dirty blocks of a range, run by run, and several runs concurrently.
 //!
-//! If there is more than one run, jobs in the file's lane write together with the caller: as many
-//! as the calls that the store serves at a time, as long as the memory that they hold is a small
-//! part of the nearest limit. Each thread claims the next run, which no other thread gets, and
-//! writes it as if it were alone. The caller claims runs as well, so that all are written even if
-//! no thread is free. At the end, the caller waits for runs that jobs have claimed, but not for
-//! jobs that have not begun. A file whose writes are ordered has one run in flight.
+//! If there is more than one run, jobs in the file's lane write together with the caller. There are
+//! as many writers as the store serves calls at a time, as long as the memory that their runs hold
+//! is a small part of the nearest limit. Each thread claims the next run, which no other thread
+//! gets, and writes it as if it were alone. The caller claims runs as well, so that all are written
+//! even if no thread is free. At the end, the caller waits for runs that jobs have claimed, but not
+//! for jobs that have not begun. A file whose writes are ordered has one run in flight.
 
 use std::ops::Range;
 
@@ -59,8 +59,8 @@ impl Spread {
         Some(blocks)
     }
 
-    /// Claims and writes runs until there are none left. Unless a sync asks for the write, no
-    /// thread claims any more after a run of which nothing could be written.
+    /// Claims and writes runs until there are none left. Unless the write is for a sync, a run of
+    /// which nothing could be written is the last one that any thread claims.
     fn write(&self, core: &FileCore, reason: WriteReason, mode: Wait) {
         while let Some(blocks) = self.claim(core, reason) {
             let claimed = blocks.end - blocks.start;
@@ -84,8 +84,8 @@ impl Spread {
 }
 
 /// Writes every block in `blocks` that is dirty now and may be written, but at most `max_blocks`.
-/// Unless a sync asks for the write, a file is skipped for a while after a failure. The caller
-/// holds no lock of a block, or does not wait (`mode`).
+/// Unless the write is for a sync, a file is skipped for a while after a failure. The caller holds
+/// no lock of a block, or passes [`Wait::No`].
 pub(crate) fn write_range(
     core: &FileCore,
     blocks: Range<u64>,
@@ -130,14 +130,14 @@ pub(crate) fn write_range(
         ..state.total
     };
     drop(state);
-    // Memory that the files below the store lack is no failure of the store: the blocks are written
+    // It is no failure of the store if the files below it lack memory: the blocks are written
     // later.
     let (failed, now) = (total.failed - total.refused, core.pool.background.now());
     core.writes.backoff.note(total.written, failed, now);
     total
 }
 
-/// Returns how many jobs are to help a thread that writes at most this many blocks.
+/// Returns the number of jobs that help a thread that writes at most `most` blocks.
 fn helpers(core: &FileCore, reason: WriteReason, mode: Wait, most: u64) -> u64 {
     let is_ordered = core.id.write_order == WriteOrder::Ordered;
     if mode == Wait::No || is_ordered || !core.cache.workers.has_threads() {

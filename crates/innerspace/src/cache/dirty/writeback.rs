@@ -1,11 +1,11 @@
-//! Writes dirty blocks back, and waits for writebacks.
+//! Writes dirty blocks back.
 //!
 //! One run of adjacent blocks takes these steps, in order (I6): lock the blocks; revoke the right
 //! to store through mappings, with one grace period for all; pin the bytes; clear DIRTY and set
 //! WRITEBACK; unlock; write; and end each block either clean, or with DIRTY and ERROR set again.
-//! The pin is a view: it keeps every writer out of the bytes while the store reads them, so
-//! checksums hold. A writer of such a block first waits for WRITEBACK (STABLE), and the pin is
-//! dropped before that ends.
+//! The pin is a view: it keeps every writer from changing the bytes while the store reads them, so
+//! checksums hold. A writer of such a block first waits until WRITEBACK ends (STABLE), and the pin
+//! is dropped before that.
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -29,32 +29,34 @@ use crate::sync::failpoint;
 use crate::sync::panics::Panics;
 use crate::units::MIB;
 
-/// The most bytes that one call to a store writes without a sync, but at least one block.
+/// The most bytes that one call to a store writes, unless the write is for a sync. At least one
+/// block is written.
 const MAX_RUN: u64 = MIB;
 
 /// The most bytes that one call to a store writes for a sync: the sync waits for all of them
 /// anyway, and a device is faster with large requests.
 const MAX_SYNC_RUN: u64 = 4 * MIB;
 
-/// A run longer than [`MAX_RUN`] is at most this part of every limit, since a block that is being
-/// written can be neither changed nor evicted.
+/// A run longer than [`MAX_RUN`] takes at most this part of every limit, since a block that is
+/// being written can be neither changed nor evicted.
 const SYNC_RUN_PART: u64 = 16;
 
-/// The number of failed calls to the store after which a run is given up, unless a sync asks for
-/// it.
+/// The number of failed calls to the store after which the rest of a run is given up, unless the
+/// write is for a sync.
 const PATIENCE: u32 = 4;
 
 /// The reason why a block stays dirty when its bytes cannot be pinned for the store.
 const TOO_MANY_VIEWS: &str = "more views of its block than can be counted";
 
-/// How many blocks were written.
+/// The outcome of writing blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct RunEnd {
     /// The number of blocks written.
     pub(crate) written: u64,
     /// The number of blocks whose write failed.
     pub(crate) failed: u64,
-    /// How many of these failed only because the files that the store is made of had no memory.
+    /// The number of blocks among `failed` that failed only because the files below the store
+    /// lacked memory.
     pub(crate) refused: u64,
     /// The block at which to continue.
     pub(crate) next: u64,
@@ -66,24 +68,24 @@ struct Trying {
     written: u64,
     /// The number of failures left before the rest is given up.
     patience: u32,
-    /// The error of a store that found no memory for the files that it is made of.
+    /// The error of a store that found no memory for the files below it.
     short: Option<FileError>,
     /// The panic of the store, which ends the run.
     panics: Panics,
 }
 
-/// A block whose write is under way. It counts as failed unless noted otherwise.
+/// A block whose write is under way.
 struct InFlight<'f> {
     held: BlockRef<'f>,
     pinned: Pinned<Pool>,
-    /// The block's entry in the dirty index.
+    /// The block's entry in the dirty index, which it gets back if the write fails.
     entry: Dirty,
     /// How many bytes of the block are inside the file.
     len: usize,
     failed: bool,
 }
 
-/// Returns the most blocks of one run.
+/// Returns the largest number of blocks in one run.
 pub(super) fn max_run(core: &FileCore, reason: WriteReason) -> u64 {
     let bytes = match reason {
         WriteReason::Sync => (core.nearest_limit() / SYNC_RUN_PART).clamp(MAX_RUN, MAX_SYNC_RUN),
@@ -92,8 +94,9 @@ pub(super) fn max_run(core: &FileCore, reason: WriteReason) -> u64 {
     (bytes >> core.block_shift()).max(1)
 }
 
-/// Writes those of adjacent blocks that are dirty now and may be written, as one run if their locks
-/// are free. Stops at the first failure, unless a sync asks for the write.
+/// Writes the blocks in `blocks` that are dirty now and may be written. They are one run if they
+/// are adjacent and their locks are free. Unless the write is for a sync, stops at the first run of
+/// which nothing could be written.
 pub(super) fn write_blocks(
     core: &FileCore,
     blocks: Range<u64>,
@@ -116,8 +119,8 @@ pub(super) fn write_blocks(
         let (end, short) = write_run(core, run.clone(), &rules, mode);
         total.written += end.written;
         if let Some(error) = short {
-            // No write of this thread is under way any more, so reclaim, which may wait for
-            // one, can be called.
+            // No write of this thread is under way here, so reclaim can be called, which may wait
+            // for a write to end.
             rooms = if end.written > 0 { 0 } else { rooms + 1 };
             if rooms <= ROOMS && core.make_room_below(&error, run.end - run.start) {
                 continue;
@@ -135,9 +138,9 @@ pub(super) fn write_blocks(
     }
 }
 
-/// Writes one run of adjacent blocks, as far as their locks are free. An error means that the
-/// store found no memory for the files that it is made of. That error is not recorded, since
-/// the caller may make room.
+/// Writes one run of adjacent blocks, as far as their locks are free. Returns an error if the store
+/// found no memory for the files below it. That error is not recorded, since the caller may make
+/// room.
 fn write_run(
     core: &FileCore,
     run: Range<u64>,
@@ -191,8 +194,8 @@ fn write_run(
     (end, trying.short)
 }
 
-/// Locks a block that is dirty, when it is stable. Returns `None` if it is not dirty. May fail with
-/// "would block".
+/// Locks a dirty block, and waits until it is stable. Returns `None` if it is not dirty. With
+/// [`Wait::No`], returns "would block" instead of waiting.
 fn lock_dirty(core: &FileCore, block: u64, wait: Wait) -> Result<Option<Locked<'_>>, FileError> {
     let is_dirty = |one: &Locked<'_>| one.meta().flags.load().contains(FlagSet::DIRTY);
     let locked = core.find_lock(block, Get::waiting(wait))?;
@@ -206,8 +209,8 @@ fn lock_dirty(core: &FileCore, block: u64, wait: Wait) -> Result<Option<Locked<'
     Ok(Some(locked))
 }
 
-/// Pins locked blocks, which are in ascending order, turns DIRTY into WRITEBACK, and unlocks them.
-/// Blocks that must not be written after all are left as they are.
+/// Pins locked blocks, turns DIRTY into WRITEBACK, and unlocks them. The blocks are in ascending
+/// order. Blocks that must not be written after all stay dirty.
 fn begin_writes<'f>(
     core: &'f FileCore,
     locked: Vec<Locked<'f>>,
@@ -218,12 +221,12 @@ fn begin_writes<'f>(
         let start = one.block() << core.block_shift();
         let len = core.size().saturating_sub(start).min(core.block_bytes()) as usize;
         if len == 0 {
-            // The block is being cut off, so its write would not begin.
+            // The block is being cut off, so its write would not begin anyway.
             continue;
         }
         match Pinned::try_new(&core.pool, one.frame(), 0..core.block_bytes() as usize) {
             Some(pinned) => ready.push((one, pinned, len, None)),
-            // The block is written later, but a sync must not report that it was written.
+            // The block is written later. But a sync must not report that it has been written.
             None if rules.reason == WriteReason::Sync => {
                 let error = io::Error::new(io::ErrorKind::ResourceBusy, TOO_MANY_VIEWS);
                 let error = core.store_error(StoreAction::Write, start, len as u64, error);
@@ -266,11 +269,11 @@ fn begin_writes<'f>(
     begun.collect()
 }
 
-/// Writes adjacent blocks with one call, or with as many as are needed if the store writes less
-/// than requested. If that fails, writes the two halves separately, so that a bad block does not
-/// make its neighbours fail, and a few are written if there is no memory for all. Each failure of
-/// the store takes from the patience. Once that is used up, or the store has found no memory for a
-/// single block, the rest is not tried.
+/// Writes adjacent blocks with one call, or with several if the store writes less than requested.
+/// If a call fails, writes the two halves separately. So a bad block does not make its neighbours
+/// fail, and some blocks are written if there is no memory for all. Each failure uses up some of
+/// the patience, except for lack of memory below the store. When the patience is used up, or there
+/// was no memory for a single block, the rest is not tried.
 fn write_split(core: &FileCore, run: &mut [InFlight<'_>], trying: &mut Trying) {
     if trying.patience == 0 || trying.short.is_some() {
         return;
@@ -285,8 +288,8 @@ fn write_split(core: &FileCore, run: &mut [InFlight<'_>], trying: &mut Trying) {
     };
     count(&core.counters.store_writes, 1);
     let result = core.caught(&mut trying.panics, StoreAction::Write, (offset, len), write);
-    // This comes before WRITEBACK ends and the block can be evicted: the answer to a query for
-    // holes that ran meanwhile may cover the block.
+    // The answer to a query for holes that ran during the write may cover the block. So it is
+    // corrected before WRITEBACK ends and the block can be evicted.
     core.blocks.extents.lock().cut_hole(&(offset..offset + len));
     let Err(error) = result else {
         core.blocks.stored.fetch_max(offset + len, Ordering::AcqRel);
@@ -313,7 +316,8 @@ fn write_split(core: &FileCore, run: &mut [InFlight<'_>], trying: &mut Trying) {
     }
 }
 
-/// Ends the writes of blocks, which are in ascending order: each block is clean, or dirty again.
+/// Ends the writes of blocks: each block becomes clean, or dirty again. The blocks are in ascending
+/// order.
 fn end_writes(core: &FileCore, blocks: Vec<InFlight<'_>>) {
     // The pins are dropped before WRITEBACK ends: a writer that waited for it must find the bytes
     // unpinned.
@@ -349,8 +353,8 @@ fn end_writes(core: &FileCore, blocks: Vec<InFlight<'_>>) {
             dirty.insert_unwritten(one.block, *entry);
         }
     }
-    // Until now, a writer may have taken the block for a hole. It no longer is one, and may
-    // soon be evicted, so the epoch moves.
+    // Until now, a writer may have regarded the block as a hole. The block is not one any more, and
+    // may soon be evicted, so the epoch moves.
     core.blocks.hole_epoch.fetch_add(1, Ordering::SeqCst);
     publish(core, &mut dirty);
     drop(dirty);
