@@ -1,9 +1,9 @@
-//! Takes parts of a file away: truncation, punching, discarding, invalidating, all with the file
-//! held exclusively.
+//! Removes parts of a file: truncation, punching, discarding, invalidating, all with the file
+//! locked exclusively.
 //!
 //! The steps come in this order (I9): fills and writes are excluded (`alone`); new writebacks past
 //! the new end are prevented ([`cut_from`]), and those under way end; the store is changed; the
-//! size is changed; blocks are taken out of the index under their locks; translations are revoked;
+//! size is changed; blocks are removed from the index under their locks; translations are revoked;
 //! one grace period passes for a batch of blocks; the frames are freed. When the call returns, no
 //! read, no view taken later, and no access through a mapping sees the removed bytes.
 //! `docs/protocols/cuts.md` has the argument.
@@ -38,8 +38,8 @@ use crate::units::{PAGE_SIZE, PageCount};
 pub(super) fn set_len(core: &FileCore, new: u64) -> Result<(), FileError> {
     core.check_writable()?;
     check_range(core, new, 0)?;
-    // An append writes at the end of the file as it was when the append began, and is over before
-    // the end moves.
+    // An append writes at the end that the file had when the append began. So the end does not move
+    // while an append is under way.
     let appending = core.locks.append();
     let alone = core.locks.alone(&core.blocks.index);
     let old = core.size();
@@ -53,7 +53,7 @@ pub(super) fn set_len(core: &FileCore, new: u64) -> Result<(), FileError> {
     result
 }
 
-/// Does `work` with the file held exclusively, and then ends the operation with nothing held.
+/// Does `work` with the file locked exclusively, and then ends the operation with nothing locked.
 fn while_alone<T>(core: &FileCore, work: impl FnOnce(&InvalidateGuard<'_>) -> T) -> T {
     let alone = core.locks.alone(&core.blocks.index);
     let result = work(&alone);
@@ -80,12 +80,12 @@ fn resize_store(core: &FileCore, new: u64) -> Result<(), FileError> {
 /// Begins a cut: prevents new writebacks of the blocks from `first` on until the result is dropped,
 /// and waits for those under way.
 ///
-/// Whether one begins is decided under the mutex of `dirty`, with the block locked and its length
-/// taken from the size under that lock. A writeback that began before the cut is waited for before
-/// the store is cut. A later one does not begin: if the store refuses the cut, the block is as
-/// dirty as before. The cut ends after every block concerned was removed, or had its tail cleared,
-/// under its lock. So a thread that locks one of them after that takes its length from the new
-/// size.
+/// Whether a writeback of a block begins is decided under the mutex of the index. The block is
+/// locked then, and the length to write was taken from the file's size under that lock. A writeback
+/// that began before the cut is waited for before the store is cut. A later one does not begin: if
+/// the store refuses the cut, the block is as dirty as before. The cut ends after every block
+/// concerned was removed, or had its tail cleared, under its lock. So a thread that locks such a
+/// block after that takes the length from the new size.
 fn cut_from(core: &FileCore, first: u64, _alone: &InvalidateGuard<'_>) -> OnDrop<impl FnMut()> {
     core.dirty().set_cut(Some(first));
     let cutting = OnDrop(|| core.dirty().set_cut(Some(u64::MAX)));
@@ -102,7 +102,8 @@ fn truncate(core: &FileCore, new: u64, alone: &InvalidateGuard<'_>) -> Result<()
     // From here on, no read or fault goes past the new end.
     core.set_size(new);
     cut_blocks(core, new);
-    // The memory that was cut off is free now: the last block may move to some of it.
+    // The memory that was cut off is free now: if the last block has to move, it can use some of
+    // it.
     let cleared = cut_tail(core, new);
     core.end_mapped_holes(new.div_ceil(PAGE_SIZE as u64)..u64::MAX);
     core.blocks
@@ -114,8 +115,8 @@ fn truncate(core: &FileCore, new: u64, alone: &InvalidateGuard<'_>) -> Result<()
 }
 
 /// Clears the part of the last block that was cut off. If the block is viewed, and there is no
-/// memory to move it, the part is cleared later: before the file grows again, or a mapping shows
-/// it.
+/// memory to move it, the part is cleared later: before the file grows again, or before a mapping
+/// shows it.
 fn cut_tail(core: &FileCore, size: u64) -> Result<(), FileError> {
     let cleared = zero_tail(core, size);
     if !matches!(cleared, Err(FileError::Limit(_))) {
@@ -170,8 +171,8 @@ fn punch_alone(
         write_zeros(core, range.start..border, alone)?;
         return write_zeros(core, border..range.end, alone);
     }
-    // The blocks that made the file longer may never be written: so the store is given the length
-    // separately.
+    // Punched blocks at the end of the file may never have been written to the store, and will not
+    // be. So the store is given the file's length separately.
     if range.end == size && core.blocks.stored.load(Ordering::Acquire) < size {
         resize_store(core, size)?;
     }
@@ -179,9 +180,9 @@ fn punch_alone(
         write_zeros(core, range.start..first_whole * bytes, alone)?;
         write_zeros(core, (end_whole * bytes).min(range.end)..range.end, alone)
     };
-    // The edges are cleared first: if that fails, nothing else has happened yet. But they may need
-    // memory that the punch of the whole blocks frees; so if the group was full, they are tried
-    // again later.
+    // The edges are cleared first: if that fails, nothing else has happened yet. But this may need
+    // memory that the punch of the whole blocks frees. So if the group was full, the edges are
+    // cleared again later.
     let edges = clear_edges();
     if !matches!(edges, Ok(()) | Err(FileError::Limit(_))) {
         return edges;
@@ -195,9 +196,9 @@ fn punch_alone(
     result
 }
 
-/// Takes whole blocks away, in the store first: if that fails, unwritten data is still in the
-/// cache. The blocks stay locked, so that no old bytes are written back between the store's punch
-/// and their removal.
+/// Removes whole blocks, from the store first: if that fails, unwritten data is still in the cache.
+/// The blocks stay locked, so that no old bytes are written back between the store's punch and
+/// their removal.
 fn punch_blocks(
     core: &FileCore,
     blocks: Range<u64>,
@@ -207,7 +208,7 @@ fn punch_blocks(
     while next < blocks.end {
         let start = next;
         let batch = lock_batch(core, &mut next, blocks.end);
-        // A write that failed may have left the store longer than is known.
+        // A write that failed may have left the store longer than `stored` says.
         let has_failed = |one: &Locked<'_>| one.meta().flags.load().contains(FlagSet::ERROR);
         let known = match batch.iter().any(has_failed) {
             true => u64::MAX,
@@ -228,7 +229,8 @@ fn punch_blocks(
 }
 
 /// Corrects the state of locked blocks whose punch failed: no cached block may be clean and differ
-/// from the store.
+/// from the store. Clean blocks that a sync does not cover yet become dirty; other clean ones are
+/// dropped.
 fn show_what_is_left(core: &FileCore, mut batch: Vec<Locked<'_>>) {
     batch.retain(|one| !one.meta().flags.load().contains(FlagSet::DIRTY));
     let is_unsynced = |one: &Locked<'_>| core.dirty().is_unsynced(one.block());
@@ -239,7 +241,7 @@ fn show_what_is_left(core: &FileCore, mut batch: Vec<Locked<'_>>) {
     drop_batch(core, gone);
 }
 
-/// Stores zeros in part of one block.
+/// Writes zeros to part of one block.
 fn write_zeros(
     core: &FileCore,
     range: Range<u64>,
@@ -252,11 +254,11 @@ fn write_zeros(
     write_part(core, range.start, Source::Zeros(len), steady, Wait::Yes)
 }
 
-/// Forgets all unwritten data, so that the file is as the store has it.
+/// Forgets all unwritten data, so that the file has the bytes of the store.
 pub(super) fn discard(core: &FileCore) -> Result<(), FileError> {
     core.check_writable()?;
-    // Blocks that a failed sync left in doubt count as unwritten too. Punched blocks must not come
-    // back.
+    // Blocks that a failed sync left in doubt count as unwritten too, so they become dirty. Punches
+    // that it may have undone are made again, so that the old bytes do not come back.
     punch_again(core);
     take_doubted_back(core, Wait::Yes);
     while_alone(core, |alone| {
@@ -267,8 +269,10 @@ pub(super) fn discard(core: &FileCore) -> Result<(), FileError> {
         let told = store_len(core)?;
         let (given_up, is_over_unsynced) = core.dirty().all_dirty();
         if is_over_unsynced {
-            // The store has older bytes of these blocks that it may still lose, and that could not
-            // be written to it again. Blocks that this sync leaves in doubt were written, and stay.
+            // For some of these blocks, the store has accepted older bytes that it may still lose.
+            // The cache no longer has those bytes, so they could not be written again: the store is
+            // synced first. If this sync fails, the clean blocks that it leaves in doubt become
+            // dirty, and stay.
             sync_store(core, SyncWhat::Data)?;
         }
         for run in given_up {
@@ -279,8 +283,8 @@ pub(super) fn discard(core: &FileCore) -> Result<(), FileError> {
 }
 
 /// Returns the end of the last block that the store may not have, or the end of the file if that is
-/// smaller. Blocks being written count, since the store may be asked for its length before it has
-/// their bytes.
+/// smaller. Blocks being written count as well, since the store may be asked for its length before
+/// it has their bytes.
 fn unwritten_end(core: &FileCore) -> u64 {
     let last = core.dirty().last_unwritten();
     let end = last.map_or(0, |block| (block + 1) << core.block_shift());
@@ -288,16 +292,16 @@ fn unwritten_end(core: &FileCore) -> u64 {
 }
 
 /// Forgets cached blocks of a range that are not dirty, and takes over the store's length. Blocks
-/// with unwritten data stay, since they are newer than any change from outside. So do blocks that
-/// the store may still lose. Returns how many pages were dropped.
+/// with unwritten data stay, since they are newer than any change from outside. Blocks that the
+/// store may still lose stay as well. Returns the number of pages dropped.
 pub(super) fn invalidate(core: &FileCore, blocks: Range<u64>) -> Result<PageCount, FileError> {
     core.check_not_reentrant()?;
-    // A later sync that succeeds does not bring back writes that the store lost before it. So these
-    // are made again first.
+    // If the store has lost writes or punches, a later sync that succeeds does not bring them back.
+    // So they are made again first.
     punch_again(core);
     take_doubted_back(core, Wait::Yes);
-    // The store may still lose blocks that no sync has covered, and if they were forgotten here,
-    // nobody could write them again. So they are synced, or become dirty again.
+    // The store may still lose blocks that no sync has covered. If they were forgotten here, they
+    // could not be written again. So they are synced, or become dirty again.
     let is_unsynced = core.dirty().unsynced(blocks.clone()).next().is_some();
     if is_unsynced || core.blocks.extents.lock().punched.meets(blocks.clone()) {
         sync_store(core, SyncWhat::Data)?;
@@ -321,9 +325,9 @@ fn adopt_store_len(core: &FileCore, kept: u64, told: Option<u64>) -> Result<(), 
     failpoint!(LengthRead);
     core.blocks.extents.lock().clear();
     let noted = core.blocks.stored.swap(len, Ordering::AcqRel);
-    // A writeback that ended since the query may have raised `stored`. That was overwritten just
-    // now, but the store has the bytes, so it is asked for its length again. A writeback that ends
-    // from here on raises `stored` afterwards.
+    // A writeback that ended since the query may have raised `stored`, which the swap has
+    // overwritten. But the store has the bytes, so it is asked for its length again. A writeback
+    // that ends from here on raises `stored` after the swap.
     let again = or_told(store_len(core));
     let noted = again.as_ref().map_or(noted, |len| *len);
     core.blocks.stored.fetch_max(noted, Ordering::AcqRel);
@@ -336,8 +340,8 @@ fn adopt_store_len(core: &FileCore, kept: u64, told: Option<u64>) -> Result<(), 
         .min(MAX_SIZE)
         .max(kept);
     if new > old && core.inside_block(old) > 0 {
-        // The store has more of the former last block than is cached. If the cached part is
-        // unwritten, zeros follow it.
+        // The store has more of the former last block than is cached. If that block is unwritten,
+        // it stays, with zeros past the former end.
         let last = old >> core.block_shift();
         forget_clean(core, last..last + 1);
         clear_tail_before(core, new)?;
@@ -357,7 +361,7 @@ fn store_len(core: &FileCore) -> Result<u64, FileError> {
     Ok(len.min(MAX_SIZE))
 }
 
-/// Takes blocks past the new end out of the file.
+/// Removes the blocks past the new end from the file.
 fn cut_blocks(core: &FileCore, size: u64) {
     let cut = size.div_ceil(core.block_bytes())..u64::MAX;
     remove_blocks(core, cut.clone());

@@ -46,13 +46,13 @@ macro_rules! elements {
 elements!(u8 u16 u32 u64 u128 i8 i16 i32 i64 i128 f32 f64);
 
 /// The size of the largest element in bytes. Sizes are powers of two, and each element is at a
-/// multiple of its size, so none is in two blocks.
+/// multiple of its size, so no element crosses the end of a block.
 const MAX_ELEMENT: usize = 16;
-/// The number of bytes that a write converts at a time. If a block is larger, it converts a block.
+/// The number of bytes that a write converts at a time, unless a block is larger: then a block.
 const PIECE: u64 = 64 * KIB;
 
-/// A file as numbers stored one after the other, little-endian. Created by [`PagedFile::array`]. It
-/// keeps the length that the file has at that moment: an array does not make its file longer.
+/// A file as numbers stored one after the other, little-endian. Created by [`PagedFile::array`].
+/// The length of the array is fixed when it is created: an array does not make its file longer.
 ///
 /// ```
 /// use innerspace::{MIB, Memory};
@@ -81,7 +81,7 @@ pub struct Array<T> {
 
 impl PagedFile {
     /// Returns the file as an array of plain numbers, stored little-endian. The file's length must
-    /// be a whole number of them.
+    /// be a multiple of their size.
     ///
     /// # Errors
     /// [`FileError::NotWhole`].
@@ -205,15 +205,15 @@ impl<T: Element> Array<T> {
     ///
     /// # Errors
     /// [`FileError::NoSuchElement`], [`FileError::PastEnd`] if the file was cut since, and the
-    /// errors of [`PagedFile::write_at`]. The element is unchanged then.
+    /// errors of [`PagedFile::write_at`]. After an error the element is unchanged.
     pub fn set(&self, index: u64, value: T) -> Result<(), FileError> {
         self.set_element(index, value, Wait::Yes)
     }
 
-    /// Like [`Array::set`], but never waits. It succeeds if the element's block is cached and
-    /// nobody views it. Otherwise wait with [`PagedFile::ready`] for its bytes, and drop the view
-    /// before you try again. If so much data is unwritten that a writer has to write some itself,
-    /// use [`Array::set`].
+    /// Like [`Array::set`], but never waits. It succeeds if the element's block is cached and not
+    /// viewed. Otherwise wait with [`PagedFile::ready`] for its bytes, and drop the view before you
+    /// try again. If so much data is unwritten that a writer has to write some itself, use
+    /// [`Array::set`].
     ///
     /// # Errors
     /// The errors of [`Array::set`], and [`FileError::WouldBlock`].
@@ -234,7 +234,8 @@ impl<T: Element> Array<T> {
     }
 
     /// Sets the elements from number `first` on to those of `from`. A sync of the file makes them
-    /// durable. Takes heap memory for up to 64 KiB of elements, or for a block of the file.
+    /// durable. Allocates heap memory for at most 64 KiB of elements, or for a block of the file if
+    /// that is larger.
     ///
     /// # Errors
     /// The errors of [`Array::set`], and [`FileError::NoMemory`]. If some elements are beyond the
@@ -260,7 +261,7 @@ impl<T: Element> Array<T> {
     }
 
     /// Like [`Array::write`], but never waits. It writes all elements, inside one cached block that
-    /// nobody views, or nothing. If this would block, wait with [`PagedFile::ready`] for their
+    /// is not viewed, or nothing. If this would block, wait with [`PagedFile::ready`] for their
     /// bytes, and drop the view before you try again. If the elements are in two blocks, or so much
     /// data is unwritten that a writer has to write some itself, use [`Array::write`].
     ///
@@ -286,7 +287,7 @@ impl<T: Element> Array<T> {
     }
 }
 
-/// Stores the bytes of `from`, for which `into` has room.
+/// Converts the elements of `from` to bytes in `into`, which has room for them.
 fn put_all<T: Element>(from: &[T], into: &mut [u8]) {
     let places = into.chunks_exact_mut(size_of::<T>());
     for (value, place) in from.iter().zip(places) {

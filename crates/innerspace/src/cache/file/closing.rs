@@ -10,14 +10,15 @@ use crate::stats::tell;
 use crate::sync::failpoint;
 use crate::sync::panics::Panics;
 
-/// Closes the file, unless that has begun. Its last handle is dropped.
+/// Closes the file, unless closing has already begun. The caller has seen the last handle dropped.
 pub(crate) fn close_once(core: &FileCore) {
     if let Some(_ended) = core.closing.begin() {
         close(core);
     }
 }
 
-/// Has another thread close the file. Its last handle was dropped where it cannot be closed.
+/// Leaves the closing of the file to another thread. Its last handle was dropped where the file
+/// cannot be closed.
 pub(crate) fn close_elsewhere(core: &FileCore) {
     let Some(shared) = core.me.upgrade() else {
         return;
@@ -28,22 +29,23 @@ pub(crate) fn close_elsewhere(core: &FileCore) {
 }
 
 /// Waits until the file is closed, and closes it here if that was left to another thread. The
-/// last handle is dropped, or being dropped. No section is open, and no lock is held.
+/// caller has seen the last handle dropped, or being dropped. It has no section open and holds no
+/// lock.
 pub(crate) fn wait_closed(core: &FileCore) {
     while core.closing.wait() {
         close_once(core);
     }
 }
 
-/// Closes the file, whose last handle is dropped: writes unwritten data and frees the blocks.
-/// Data that cannot be written is lost, and the memory's error list says so. No section is open
-/// and no lock is held. Panics of foreign code resume when the file is closed.
+/// Closes the file, whose last handle is dropped: writes unwritten data and frees the blocks. Data
+/// that cannot be written is lost, and the memory's error list says so. The caller has no section
+/// open and holds no lock. Panics of foreign code resume when the file is closed.
 fn close(core: &FileCore) {
     core.ready.begin_close();
-    // Every thread that found the file open under this mutex has by now put its blocks in.
+    // A thread that found the file open under this mutex has inserted its blocks by now.
     drop(core.blocks.index.lock());
     let mut panics = Panics::default();
-    // This is a first attempt, whose failure does not count yet. A panic of the store is a
+    // This is a first attempt, whose failure is not reported yet. A panic of the store is a
     // failure, too.
     panics.catch(|| drop(sync_blocks(core, 0..core.end_block(), None)));
     if has_unwritten(core) {
@@ -62,7 +64,8 @@ fn close(core: &FileCore) {
     // Futures are woken only now: the store can be opened again, and they may do so
     // immediately.
     core.ready.wake_closed(&core.closed(), &mut panics);
-    // When this returns to the last user of the file, nothing of the file is charged any more.
+    // When this returns to the last user of the file, none of the file's memory is charged any
+    // more.
     panics.catch(|| core.pool.finish_retired());
     panics.catch(|| {
         tell!(debug, file = %core.id.name, "file closed");
@@ -70,9 +73,9 @@ fn close(core: &FileCore) {
     panics.go_on();
 }
 
-/// Writes what is left unwritten in a file that is being closed, once more and with no other
-/// writer. (It may be left because writes of other threads failed.) Data that cannot be written now
-/// is lost.
+/// Writes data that is still unwritten in a file that is being closed, once more and with no other
+/// writer. (Some may be left because writes of other threads failed.) Data that cannot be written
+/// now is lost.
 fn write_last(core: &FileCore, panics: &mut Panics) {
     core.dirty().closing = true;
     wait_written(core, 0..u64::MAX);

@@ -4,8 +4,8 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 
 use crate::cache::file::handle::PagedFile;
 
-/// Reads and writes a file from a position on. Created by [`PagedFile::cursor`], and by
-/// [`DaxFile::cursor`](crate::DaxFile::cursor) for a direct access file.
+/// Reads and writes a file sequentially, beginning at a position. Created by [`PagedFile::cursor`],
+/// and by [`DaxFile::cursor`](crate::DaxFile::cursor) for a direct access file.
 ///
 /// ```
 /// use std::io::{Read, Seek, SeekFrom, Write};
@@ -61,8 +61,8 @@ pub(crate) use positioned;
 positioned!(PagedFile);
 
 impl PagedFile {
-    /// Creates a position in the file, with [`std::io::Read`], [`std::io::Write`] and
-    /// [`std::io::Seek`].
+    /// Creates a cursor at the beginning of the file. It implements [`std::io::Read`],
+    /// [`std::io::Write`] and [`std::io::Seek`].
     pub fn cursor(&self) -> Cursor {
         Cursor::new(self.clone())
     }

@@ -8,8 +8,8 @@
 //!
 //! The file is open as long as a [`FileInner`] lives. Dropping the last one closes it: unwritten
 //! data is written, blocks are freed, the store is dropped. Futures keep only the [`FileCore`]. A
-//! view keeps nothing while the file has the viewed block. When the file loses the block, or ends,
-//! the view keeps the block and the memory (`frame::ViewOwner`).
+//! view keeps nothing alive while the file has the viewed block. When the file loses the block, or
+//! ends, the view keeps the block and the memory (`frame::ViewOwner`).
 
 use std::fmt;
 use std::ops::{ControlFlow, Range, RangeBounds};
@@ -39,8 +39,8 @@ use crate::sync::Arc;
 use crate::sync::panics::Panics;
 use crate::units::{PageCount, start_and_end};
 
-/// The heap bytes of an open file besides its own structures. The list of its mappers, if it has
-/// one, and its identity are partly counted here.
+/// The heap bytes of an open file besides its own structures. Its identity, and the list of its
+/// mappers if there is one, are counted here only in part.
 const OTHER_BYTES: usize = 720;
 
 /// A cached file: reads, writes and views, with a hard limit on its memory, and errors as values.
@@ -52,10 +52,10 @@ const OTHER_BYTES: usize = 720;
 /// [`View`] inside one block never does.
 ///
 /// When the last handle (or mapping) is dropped, unwritten data is written back, but not made
-/// durable: use [`PagedFile::sync_all`] for that. The drop (of the handle, the accessor, the space,
-/// or by the call that unmaps) returns when that is done, and waits only for the stores of its own
-/// files. If a handle is dropped in a call to a store, the work is left to a thread of the memory,
-/// for which the last [`Memory`](crate::Memory) waits.
+/// durable: use [`PagedFile::sync_all`] for that. The call that drops it (the drop of a handle,
+/// accessor or space, or an unmap) returns when the data is written, and waits only for the stores
+/// of its own files. If a handle is dropped in a call to a store, the work is left to a thread of
+/// the memory. The drop of the last [`Memory`](crate::Memory) waits for that thread.
 ///
 /// ```
 /// use innerspace::{MIB, Memory, file::FileError};
@@ -82,7 +82,8 @@ pub struct PagedFile {
     handle: Arc<Handle>,
 }
 
-/// An error that kept a file from being closed, and the file. Returned by [`PagedFile::close`].
+/// The error of a file that could not be closed, together with the file. Returned by
+/// [`PagedFile::close`].
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct CloseError {
@@ -144,8 +145,8 @@ impl Drop for PagedFile {
         if last.check_process().is_err() {
             return;
         }
-        // In a call to the file's store, or to a store that the file's store may use, the file is
-        // closed later: see `FileInner::drop`.
+        // In a call to the file's own store, the file is closed later (`FileInner::drop`). The same
+        // holds in other store calls, and with a file locked, if the file's store may use files.
         if !last.in_store_call() && last.may_call_unasked() {
             let mut panics = Panics::default();
             panics.catch(|| close_once(last.core()));
@@ -198,7 +199,8 @@ impl PagedFile {
         self.inner.as_ref().expect("taken by `drop` alone")
     }
 
-    /// Returns a copy of this same handle: each failure is reported to one of the two.
+    /// Returns another reference to the same handle: each failure is reported to only one of the
+    /// two.
     pub(crate) fn same_handle(&self) -> PagedFile {
         PagedFile {
             inner: Some(self.inner().clone()),
@@ -215,7 +217,8 @@ impl PagedFile {
         &self.handle
     }
 
-    /// Returns the bytes that `range` means. An open end is the end of the file.
+    /// Returns the byte range that `range` stands for. If its end is open, it ends at the end of
+    /// the file.
     #[inline]
     pub(crate) fn bytes(&self, range: impl RangeBounds<u64>) -> Result<Range<u64>, FileError> {
         let (start, end) = start_and_end(&range);
@@ -230,10 +233,10 @@ impl PagedFile {
         Ok(start..end)
     }
 
-    /// Writes the file's unwritten data, and drops this handle. When the last handle is only
-    /// dropped, a failed write is reported by [`Memory::take_errors`](crate::Memory::take_errors)
-    /// alone, and the data is lost. This call returns the error instead, with the handle and the
-    /// data still in it.
+    /// Writes the file's unwritten data, and drops this handle. If a write fails, returns the error
+    /// with the handle, which still has the data. When the last handle is merely dropped, a failed
+    /// write is reported only by [`Memory::take_errors`](crate::Memory::take_errors), and the data
+    /// is lost.
     ///
     /// The data is not made durable: [`PagedFile::sync_all`] does that.
     ///
@@ -304,14 +307,14 @@ impl PagedFile {
 
     /// Returns an immutable view of a range, which must be wholly inside the file: one slice, of
     /// any length that the limit allows. It is the cached blocks themselves, and keeps them in
-    /// memory, charged to the file's group. Blocks that do not lie in a row move together once, and
-    /// stay so: the next view of them costs no more than a count for each block. A view over
-    /// several blocks may contain part of a concurrent write.
+    /// memory, charged to the file's group. Blocks that are not consecutive in memory are moved
+    /// together once, and stay so: the next view of them only counts a reference to each block. A
+    /// view over several blocks may contain part of a concurrent write.
     ///
     /// Some views over several blocks are copies, charged by the page: those of at most a page, and
-    /// those whose blocks other threads change meanwhile; and each one whose blocks are not in a
-    /// row where the host limits addresses (`ulimit -v`, strict overcommit), which may then have 2
-    /// MiB at most.
+    /// those whose blocks other threads change meanwhile. Where the host limits addresses
+    /// (`ulimit -v`, strict overcommit), so is every view whose blocks are not consecutive, and it
+    /// may have at most 2 MiB.
     ///
     /// If a range is not cached, exactly the blocks that it touches are read.
     ///
@@ -374,8 +377,8 @@ impl PagedFile {
     /// Passes the bytes of a range to `each`, in order, in pieces of at most a block. This is the
     /// fastest way to read many bytes.
     ///
-    /// There is no `try_` form, which could not say how far it got: [`PagedFile::try_view`] reads
-    /// the pieces one by one.
+    /// There is no `try_` form, since it could not say how far it got: [`PagedFile::try_view`]
+    /// reads the pieces one by one.
     ///
     /// # Errors
     /// The errors of [`PagedFile::view`]. Pieces before the failure have been passed to `each`.
@@ -430,8 +433,8 @@ impl PagedFile {
     }
 
     /// Writes all of `bytes` at the end of the file, and returns their offset. No other append or
-    /// [`PagedFile::set_len`] comes between the bytes. A concurrent write past the end may take the
-    /// same place.
+    /// [`PagedFile::set_len`] comes between the bytes. A concurrent write past the end may go
+    /// to the same place.
     ///
     /// # Errors
     /// The errors of [`PagedFile::write_at`].
@@ -444,14 +447,14 @@ impl PagedFile {
     /// There is no `try_` form: it calls the store.
     ///
     /// # Errors
-    /// [`FileError::ReadOnly`], [`FileError::TooLarge`], or the store's error. Where the file gets
-    /// longer, also [`FileError::Limit`] if its last block has to be moved away from its views;
-    /// nothing has changed then.
+    /// [`FileError::ReadOnly`], [`FileError::TooLarge`], or the store's error. If the file gets
+    /// longer, also [`FileError::Limit`] if its last block is viewed and there is no memory to move
+    /// it. Nothing has changed after that error.
     pub fn set_len(&self, len: u64) -> Result<(), FileError> {
         truncate::set_len(self.core(), len)
     }
 
-    /// Makes a range read as zeros, and frees its room in the store as far as the store can. The
+    /// Makes a range read as zeros, and frees its space in the store as far as the store can. The
     /// length stays. If there are already 256 separate punched ranges that no sync has covered,
     /// these are made durable first.
     ///
@@ -459,8 +462,8 @@ impl PagedFile {
     /// parts of blocks.
     ///
     /// # Errors
-    /// [`FileError::ReadOnly`], [`FileError::Limit`], or the store's error. Parts of the range may
-    /// already be zero then.
+    /// [`FileError::ReadOnly`], [`FileError::Limit`], or the store's error. After an error, parts
+    /// of the range may already be zero.
     pub fn punch(&self, range: impl RangeBounds<u64>) -> Result<(), FileError> {
         truncate::punch(self.core(), self.bytes(range)?)
     }
@@ -504,9 +507,10 @@ impl PagedFile {
         outcome
     }
 
-    /// Drops all unwritten data of the file on purpose, so that the file is as the store has it. If
-    /// the store has older bytes that it may still lose, because no sync has covered them, it is
-    /// synced first. A failure of that sync is reported by the next sync of every handle.
+    /// Drops all unwritten data of the file on purpose, so that the file has the bytes of the
+    /// store. If the store has older bytes that it may still lose, because no sync has covered
+    /// them, the store is synced first. A failure of that sync is reported by the next sync of
+    /// every handle.
     ///
     /// There is no `try_` form: a discard asks the store for its length.
     ///
@@ -518,7 +522,7 @@ impl PagedFile {
 
     /// Forgets the cached blocks of a range, and takes over the store's length. Use this for stores
     /// that others change. Unwritten blocks stay, and so do written ones that no sync has covered;
-    /// views keep their bytes. Returns how many pages were forgotten.
+    /// views keep their bytes. Returns the number of pages forgotten.
     ///
     /// By this call the caller confirms that it knows of changes by others: a file that was refused
     /// with [`FileError::ChangedInPlace`] is read again, and blocks cached outside the range count
@@ -532,9 +536,10 @@ impl PagedFile {
         truncate::invalidate(self.core(), self.core().blocks_of(self.bytes(range)?))
     }
 
-    /// Evicts those blocks of a range that can be evicted now: clean ones that are neither viewed
-    /// nor in use, and that a sync has covered if their store may lose unsynced writes. Returns how
-    /// many pages were evicted. If blocks are mapped, waits until no access uses them.
+    /// Evicts the blocks of a range that can be evicted now: those that are clean and neither
+    /// viewed nor in use. If the store may lose unsynced writes, a sync must also have covered
+    /// them. Returns the number of pages evicted. If blocks are mapped, waits until no access uses
+    /// them.
     ///
     /// # Errors
     /// [`FileError::BadRange`].
@@ -544,8 +549,8 @@ impl PagedFile {
         Ok(self.core().evict_range(blocks, Evicting::All))
     }
 
-    /// Says in which order this handle will read. Other handles of the file, and mappings
-    /// ([`Advice`](crate::space::Advice)), read ahead as they were told. [`Reading::Normal`], the
+    /// Declares the order in which this handle will read. Other handles of the file, and mappings
+    /// ([`Advice`](crate::space::Advice)), keep their own setting. [`Reading::Normal`], the
     /// default, detects the order.
     ///
     /// ```

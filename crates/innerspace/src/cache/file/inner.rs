@@ -55,9 +55,9 @@ impl Drop for FileInner {
             std::mem::forget(self.core.clone());
             return;
         }
-        // The last reference may be dropped anywhere (in reclaim, with a block locked). So the
-        // closing is left to another thread, or to the caller that released the file. A `PagedFile`
-        // that is the last reference closes the file itself.
+        // The last reference may be dropped anywhere, for example in reclaim with a block locked.
+        // So the closing is left to another thread, or to the caller that released the file. A
+        // `PagedFile` that is the last reference closes the file itself.
         if !self.core.is_closed() {
             close_elsewhere(&self.core);
         }

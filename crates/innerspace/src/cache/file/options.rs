@@ -12,7 +12,7 @@ use crate::units::{KIB, MIB, PAGE_SHIFT, PAGE_SIZE};
 #[derive(Clone, Debug)]
 pub(crate) struct FileOptions {
     /// The unit of caching in bytes: a power of two from 4 KiB to 2 MiB. A block is read, cached
-    /// and written as one; views inside one block are not copied.
+    /// and written as a whole; views inside one block are not copied.
     pub(crate) block_size: u64,
     pub(crate) access: FileAccess,
     pub(crate) write_order: WriteOrder,

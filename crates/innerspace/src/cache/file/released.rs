@@ -29,10 +29,12 @@ impl Released {
 }
 
 impl Cache {
-    /// Waits until those files that nothing keeps open are closed, and everything that the caller
-    /// released is free. The caller has dropped handles or mappings that may have been the last. No
-    /// lock is held and no section is open. In a call to a store, or with a file locked, the
-    /// closing is left to other threads.
+    /// Waits until those of `files` that nothing keeps open are closed, and everything that the
+    /// caller released is free. In a call to a store, or with a file locked, the closing is left to
+    /// other threads.
+    ///
+    /// The caller has dropped handles or mappings that may have been the last. It holds no other
+    /// lock, and has no section open.
     pub(crate) fn released(&self, files: Vec<Released>) {
         failpoint!(Released);
         self.pool.finish_retired();

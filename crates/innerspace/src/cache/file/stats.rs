@@ -26,7 +26,8 @@ pub struct FileStats {
     pub writeback: PageCount,
     /// Cached pages that a space maps.
     pub mapped: PageCount,
-    /// Cached pages that are viewed. Pages of removed blocks that views keep are not counted here.
+    /// Cached pages that are viewed. Pages of removed blocks are not counted, even if they are
+    /// viewed.
     pub viewed: PageCount,
     /// Pages of index nodes.
     pub index_nodes: PageCount,
@@ -46,8 +47,8 @@ pub struct FileStats {
     pub store_writes: u64,
     /// Blocks whose write failed; they stay dirty.
     pub write_errors: u64,
-    /// Blocks that moved to a new frame, because views kept the old one, or into a row for a view
-    /// over several blocks.
+    /// Blocks that moved to a new frame: either views kept the old one, or a view over several
+    /// blocks needed consecutive frames.
     pub moved: u64,
     /// Blocks evicted.
     pub evicted: u64,
@@ -90,7 +91,8 @@ impl FileStats {
         let (mut mapped, mut viewed, mut writeback) = (0, 0, 0);
         let mut next = 0;
         loop {
-            // A section covers only a few blocks, so that a large file delays nobody.
+            // Each section covers only a few blocks, so that a large file does not delay grace
+            // periods.
             let section = file.pool.domain.reader();
             let mut budget = 256;
             while budget > 0

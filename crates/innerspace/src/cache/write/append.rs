@@ -1,10 +1,10 @@
-//! Appends, each of which is atomic among appends and changes of the length. There is a form that
-//! waits where it has to, and one that never waits.
+//! Appends. Each is atomic with respect to other appends and changes of the length. One form waits
+//! where necessary, the other never waits.
 //!
-//! An append that does not wait is one step for other threads. Either it puts bytes in the file's
-//! last block, under the block's lock, if the file's end has not moved. Or it makes a new block,
-//! complete before it enters the index, and makes the file longer in the same step. Bytes in two
-//! blocks would take two steps.
+//! An append that does not wait is one step for other threads. If the file ends inside a block, it
+//! writes to that block, under the block's lock, provided that the end has not moved. Otherwise it
+//! makes a new block, which is complete before it enters the index, and makes the file longer in
+//! the same step. Bytes in two blocks would take two steps, so they are refused.
 
 use crate::cache::core::FileCore;
 use crate::cache::core::gate::ROOMS;
@@ -45,7 +45,7 @@ pub(crate) fn append(core: &FileCore, bytes: &[u8]) -> Result<u64, FileError> {
     })?;
     if let Some(error) = failed {
         if let FileError::Limit(full) = &error {
-            // The trial counted the refusal as resolved, so it is counted here.
+            // `with_room` counted the refusal as resolved, so it is counted here.
             note_failure(&core.pool, full.details().id);
         }
         return Err(error);
@@ -54,9 +54,9 @@ pub(crate) fn append(core: &FileCore, bytes: &[u8]) -> Result<u64, FileError> {
     Ok(offset)
 }
 
-/// Writes the rest of `bytes`, with `append` locked. Because of that lock, reclaim may have skipped
-/// the file. So a write that has stored some bytes and then finds no memory makes room by writing
-/// the file's own blocks.
+/// Writes the rest of `bytes`. The caller holds `append`, so reclaim may have skipped the file. If
+/// the append has written some bytes and then finds no memory, it makes room by writing the file's
+/// own blocks.
 fn append_all(
     core: &FileCore,
     bytes: &[u8],
@@ -77,8 +77,8 @@ fn append_all(
     }
 }
 
-/// Writes all of `bytes`, at most a block's worth, at the end of the file without waiting. Where it
-/// would have to wait, it writes nothing and returns "would block".
+/// Writes all of `bytes`, at most a block's worth, at the end of the file without waiting. If it
+/// would have to wait, writes nothing and returns "would block".
 pub(crate) fn try_append(core: &FileCore, bytes: &[u8]) -> Result<u64, FileError> {
     core.check_writable()?;
     let offset = append_nonblocking(core, bytes)?;
@@ -105,8 +105,9 @@ fn append_nonblocking(core: &FileCore, bytes: &[u8]) -> Result<u64, FileError> {
     Ok(offset)
 }
 
-/// Makes a block at `offset`, where the file ends. Fails if the store has more bytes than that, or
-/// if there is a mapping, which may show a hole there that would first have to be taken away.
+/// Makes a block at `offset`, the end of the file. Returns "would block" if the store has bytes
+/// past the new end, or if the file is mapped: a mapping may show a hole there, whose translation
+/// would have to be removed first.
 fn append_block(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
     let mut owned = core.alloc(AllocMode::NoWait)?;
     let (into, rest) = owned.bytes_mut().split_at_mut(bytes.len());
@@ -127,13 +128,14 @@ fn append_inside(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<(), FileE
     let would_block = || core.would_block(offset);
     let get = Get::ACCESSED | Get::WRITE | Get::STABLE | Get::NOWAIT;
     let last = core.find_lock(offset >> core.block_shift(), get)?;
-    // Bytes past the end that were stored through a mapping would have to be cleared, and a write
-    // may have made the file longer meanwhile.
+    // If a mapping may store to the block, bytes past the end would have to be cleared first. A
+    // write may have made the file longer meanwhile.
     let fits = |last: &Locked<'_>| !last.meta().hold.load().is_wmapped() && core.size() == offset;
     let last = last.filter(fits).ok_or_else(would_block)?;
     let inside = core.inside_block(offset) as usize;
     if core.blocks.tail_left.load(Ordering::Acquire) {
-        // The tail is cleared here, because clearing it later for the old size would clear nothing.
+        // The tail is cleared now: once the file is longer, a call that clears it past the old size
+        // does nothing.
         let writing = Writing::begin(core.frames(), last.frame()).ok_or_else(would_block)?;
         zero_from(core, &last, writing, inside);
         core.blocks.tail_left.store(false, Ordering::Release);

@@ -1,5 +1,5 @@
-//! Operations on a cached block: ending its stores through mappings, clearing what is behind the
-//! end of the file, moving it to a new frame.
+//! Operations on a cached block: ending stores to it through mappings, clearing bytes past the end
+//! of the file, moving it to a new frame.
 
 use std::slice::from_ref;
 
@@ -16,8 +16,8 @@ use crate::stats::Event;
 use crate::sync::atomic::Ordering;
 use crate::units::PAGE_SIZE;
 
-/// Takes the right to store away from every mapping of locked blocks, which are in ascending order,
-/// with one grace period for all: it waits until no access uses that right.
+/// Revokes the right to store to locked blocks through mappings. Waits, with one grace period for
+/// all, until no access uses that right. The blocks are in ascending order.
 pub(crate) fn end_write_mappings(core: &FileCore, locked: &[Locked<'_>]) {
     let wmapped = |one: &&Locked<'_>| one.meta().hold.load().is_wmapped();
     let Some(first) = locked.iter().find(wmapped).map(Locked::block) else {
@@ -31,9 +31,8 @@ pub(crate) fn end_write_mappings(core: &FileCore, locked: &[Locked<'_>]) {
     }
 }
 
-/// Clears bytes that were stored past the end of the file through mappings of a locked block,
-/// whose right to store has just been taken away. WMAPPED is still set, so there is no view of
-/// the block.
+/// Clears bytes that were stored past the end of the file through mappings of a locked block. The
+/// right to store has just been revoked. WMAPPED is still set, so there is no view of the block.
 fn zero_past_end(core: &FileCore, locked: &Locked<'_>) {
     let start = locked.block() << core.block_shift();
     let inside = core.size().saturating_sub(start).min(core.block_bytes()) as usize;
@@ -58,7 +57,7 @@ pub(super) fn zero_from(
 }
 
 /// Begins to change a locked block's bytes, after moving it to `spare` if it is viewed. Returns
-/// `None` if it is viewed and there is no spare.
+/// `None` if it is viewed and there is no spare, or if it is viewed again after the move.
 pub(super) fn begin_writing<'f>(
     core: &'f FileCore,
     mut locked: Locked<'f>,
@@ -74,7 +73,7 @@ pub(super) fn begin_writing<'f>(
     Some((locked, writing?))
 }
 
-/// Moves a locked block to another frame, and returns it locked; the old frame is left to its
+/// Moves a locked block to another frame, and returns it locked. The old frame is left to its
 /// views. The new frame is already charged, so this cannot fail.
 pub(crate) fn move_block<'f>(
     core: &'f FileCore,
@@ -108,8 +107,8 @@ pub(crate) fn move_block<'f>(
     let new = Locked::new(crate::cache::lookup::block::BlockRef::new(
         core, frame, block,
     ));
-    // No fault installs the old frame from here on. Page tables that have it lose it before the
-    // new frame can be written.
+    // No fault installs the old frame from here on. Its translations are revoked before the new
+    // frame can be written.
     if old_meta.hold.load().mapped() > 0 {
         core.revoke_and_wait(block..block + 1, Revoke::All);
     }
@@ -153,9 +152,10 @@ pub(crate) fn clear_tail(core: &FileCore, size: u64) -> Result<(), FileError> {
     }
 }
 
-/// Clears the cached part of the last block past `size`, and takes away the translations of
-/// pages wholly past it. If the block is viewed, it is moved first. If there is no memory to
-/// move it, the block is evicted if the store has its bytes; otherwise this fails.
+/// Clears the cached part of the last block past `size`, and revokes the translations of pages
+/// wholly past it. If the block is viewed, it is moved first. If there is no memory to move it,
+/// evicts the block if the store has its bytes. Otherwise waits for memory, and fails if there is
+/// none.
 pub(crate) fn zero_tail(core: &FileCore, size: u64) -> Result<(), FileError> {
     let mut spare = None;
     let block = size >> core.block_shift();

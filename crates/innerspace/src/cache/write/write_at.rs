@@ -2,8 +2,9 @@
 //!
 //! A write to one block has these steps: make room under the dirty limit; lock the block when it is
 //! stable (a missing one is made, and filled first if only a part of it is written and the store
-//! has the rest, P22); store the bytes under the WRITER bit; set DIRTY and enter the dirty index;
-//! raise the file's size; unlock. A reader sees the size only after the bytes.
+//! has the rest, P22); change the bytes under the WRITER bit; set DIRTY and enter the block in the
+//! dirty index; raise the file's size; unlock. So a reader that sees the new size also sees the
+//! bytes.
 
 use std::ops::Range;
 
@@ -26,7 +27,7 @@ use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
 use crate::units::PAGE_SIZE;
 
-/// Refuses ranges that reach past the largest file.
+/// Returns an error if a range reaches past the end of the largest file.
 pub(crate) fn check_range(core: &FileCore, offset: u64, len: u64) -> Result<(), FileError> {
     match offset.checked_add(len) {
         Some(end) if end <= MAX_SIZE => Ok(()),
@@ -46,7 +47,7 @@ pub(crate) enum End {
 }
 
 /// Writes all of `bytes` at `offset`. With [`End::Stays`] the file does not get longer, even if it
-/// is cut meanwhile.
+/// is cut while the write is under way.
 pub(crate) fn write_at(
     core: &FileCore,
     bytes: &[u8],
@@ -58,15 +59,15 @@ pub(crate) fn write_at(
     Ok(())
 }
 
-/// Does the work that is due after an operation that fills, writes or cuts. No lock is held any
-/// more. A write that fails leaves this work to the next operation, and to the service.
+/// Does the work that is due after an operation that fills, writes or cuts. The caller holds no
+/// lock. A write that fails leaves this work to the next operation, and to the service.
 #[inline]
 pub(crate) fn end_operation(core: &FileCore) {
     core.pool.flush_retired_if_due();
     core.ready.wake_due();
 }
 
-/// Writes the rest of `bytes` after the first `done`, and adds to `done` as it goes.
+/// Writes the bytes after the first `done`, and adds the number written to `done` as it goes.
 pub(crate) fn write_all(
     core: &FileCore,
     bytes: &[u8],
@@ -103,7 +104,8 @@ pub(crate) fn write_all(
     Ok(())
 }
 
-/// Writes into cached blocks only: all of `bytes`, or nothing, and then returns "would block".
+/// Writes all of `bytes` into one cached block, without waiting. Otherwise writes nothing and
+/// returns "would block". The file does not get longer.
 pub(crate) fn try_write_at(core: &FileCore, bytes: &[u8], offset: u64) -> Result<(), FileError> {
     core.check_writable()?;
     check_range(core, offset, bytes.len() as u64)?;
@@ -124,8 +126,8 @@ pub(crate) fn try_write_at(core: &FileCore, bytes: &[u8], offset: u64) -> Result
     write_part(core, offset, Source::Bytes(bytes), &steady, Wait::No)
 }
 
-/// Writes part of one block, and makes the file longer if the part ends past it. If it may not
-/// wait, it writes only into a cached block that nobody views.
+/// Writes a part of one block, and makes the file longer if the part ends past its end. With
+/// [`Wait::No`], writes only into a cached block that is not viewed.
 pub(crate) fn write_part(
     core: &FileCore,
     offset: u64,
@@ -160,7 +162,8 @@ pub(crate) fn write_part(
         let covers_block = inside.len() as u64 == core.block_bytes();
         failpoint!(NotCached);
         let is_new = covers_block && matches!(source, Source::Bytes(_));
-        // If all bytes that the store may have there are overwritten, it need not be asked.
+        // If all bytes that the store may have of the block are overwritten, and no mapping may
+        // show a hole there, the store need not be asked.
         let content = match is_new && core.mappers.is_empty() {
             true => Content::Data,
             false => content(core, block)?,
@@ -190,8 +193,8 @@ pub(crate) fn write_part(
     }
 }
 
-/// Stores into a locked block, after moving it to `spare` if it is viewed. Returns false if it
-/// is viewed and there is no spare.
+/// Writes into a locked block, after moving it to `spare` if it is viewed. Returns false if it is
+/// viewed and there is no spare, or if it is viewed again after the move.
 pub(super) fn store_locked<'f>(
     core: &'f FileCore,
     locked: Locked<'f>,
