@@ -1,8 +1,8 @@
 //! The files of a memory that are not closed: by number, by identity, and by the groups that pay
-//! for blocks that are not written.
+//! for their unwritten blocks.
 //!
-//! A call that concerns one file, or one group, looks at no other: [`Entry`] has the only ways to a
-//! file, and tests count the looks.
+//! A call that concerns one file, or one group, accesses no other file: files are reached only by
+//! way of [`Entry`], where tests count the accesses.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -10,24 +10,24 @@ use crate::group::GroupId;
 use crate::store::Identity;
 use crate::sync::{Arc, Weak, failpoint};
 
-/// A file that is not closed. Its identity can be read with locks held, where no reference to the
-/// file may be taken: it might become the last one.
+/// A file that is not closed. Its identity can be read while locks are held. A reference to the
+/// file may not be taken then, since it might become the last one.
 pub(super) struct Entry<F> {
     identity: Option<Identity>,
     core: Weak<F>,
-    /// The mark of use of its store: see `FileCore::in_use`.
+    /// The mark that its store is in use: see `FileStore::in_use`.
     in_use: Weak<()>,
 }
 
 impl<F> Entry<F> {
-    /// Whether the file is still there. A file that panicked while it was closed may not have
-    /// removed itself.
+    /// Whether the file still exists, or a call still uses its store. A file whose closing panicked
+    /// may not have removed its entry.
     fn is_there(&self) -> bool {
         failpoint!(FileSeen);
         self.core.strong_count() > 0 || self.in_use.strong_count() > 0
     }
 
-    /// Returns the file, unless it is being closed.
+    /// Returns the file, unless its last reference was dropped.
     pub(super) fn core(&self) -> Option<Arc<F>> {
         failpoint!(FileSeen);
         self.core.upgrade()
@@ -40,8 +40,8 @@ pub(super) struct Files<F> {
     entries: BTreeMap<u64, Entry<F>>,
     /// The files among them that have an identity.
     by_identity: BTreeSet<(Identity, u64)>,
-    /// The files that have blocks which are not written or not synced, and some that had, by each
-    /// group that pays for them.
+    /// The files that have blocks which are not written or not synced, by each group that pays for
+    /// them. Files that no longer have such blocks may still be listed.
     unwritten: BTreeSet<(GroupId, u64)>,
     /// Closed files whose store had a call under way when they were closed.
     lingering: VecDeque<u64>,
@@ -66,7 +66,7 @@ impl<F> Files<F> {
         self.last
     }
 
-    /// Adds a file under its number. `in_use` is the mark of use of its store.
+    /// Adds a file under its number. `in_use` is the mark that its store is in use.
     pub(super) fn add(
         &mut self,
         number: u64,
@@ -83,8 +83,8 @@ impl<F> Files<F> {
             self.by_identity.insert((identity, number));
         }
         self.entries.insert(number, entry);
-        // Two are removed for each one added: so there are never many, and no call looks at all of
-        // them.
+        // At most two are removed for each file added. So there are never many, and no call has to
+        // look at all of them.
         for _ in 0..2 {
             let Some(number) = self.lingering.pop_front() else {
                 return;
@@ -113,12 +113,13 @@ impl<F> Files<F> {
         entries.filter(|entry| entry.is_there())
     }
 
-    /// Returns the open files.
+    /// Returns the files that are open or being closed.
     pub(super) fn open(&self) -> Vec<Arc<F>> {
         self.entries.values().filter_map(Entry::core).collect()
     }
 
-    /// Lists a file one of whose blocks becomes dirty, or unlists it. Its dirty index is locked.
+    /// Lists a file, one of whose blocks becomes dirty, or unlists it. The caller has locked its
+    /// dirty index.
     pub(super) fn set_unwritten(&mut self, number: u64, groups: &[GroupId], listed: bool) {
         for group in groups {
             let key = (*group, number);
@@ -129,7 +130,8 @@ impl<F> Files<F> {
         }
     }
 
-    /// Returns the files on that list for which `group`, or one below it, pays.
+    /// Returns the files with unwritten blocks, and some that had such, for which `group` or a
+    /// group below it pays.
     pub(super) fn unwritten(&self, group: GroupId) -> Vec<Arc<F>> {
         let numbers = self.unwritten.range((group, 0)..=(group, u64::MAX));
         let entries = numbers.filter_map(|(_, number)| self.entries.get(number));

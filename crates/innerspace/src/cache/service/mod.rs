@@ -1,5 +1,5 @@
-//! State that the files of one memory share (the error list, dirty counts per group). The work that
-//! a service thread, or `tick()`, does for them is in `work`.
+//! The state that the files of one memory share, such as the error list and the dirty counts per
+//! group. The work that a service thread, or `tick()`, does for them is in `work`.
 
 mod files;
 #[cfg(any(test, feature = "test-util"))]
@@ -34,7 +34,7 @@ const LANDING_WAIT: Duration = Duration::from_millis(20);
 /// How long the end of a memory waits for a deferred call that makes no progress.
 const DEFERRED_WAIT: Duration = Duration::from_secs(5);
 
-/// The payer of calls for which no group pays.
+/// Stands for the payer of calls that no group pays for.
 const MEMORY: GroupId = GroupId(u16::MAX);
 
 /// A hook that is called for each failure that no handle can report.
@@ -73,7 +73,8 @@ pub(crate) struct Cache {
     /// The threads that make calls which may wait.
     pub(super) workers: Workers,
     flights: Arc<Flights>,
-    /// Whether there are jobs for which no thread could be started, and which the service runs.
+    /// Whether jobs are left to the service: no thread could be started for them, or they had to
+    /// wait.
     unserved: AtomicBool,
     /// The lanes for calls of futures, by the file or space that they use.
     task_lanes: Lanes,
@@ -81,17 +82,18 @@ pub(crate) struct Cache {
     deferred: Deferred,
     /// The number of store calls that wrote for files that were being closed.
     written_at_end: AtomicU64,
-    /// Held shared by threads that keep a space alive for a moment without having a handle: they
-    /// may turn out to be the last to do so.
+    /// Held shared by threads that keep a space alive for a moment without a handle: such a thread
+    /// may turn out to be the last user of the space.
     visits: RwLock<()>,
-    /// Whether some group has so many dirty pages that blocks of any age are written, or some file
-    /// is to be synced, so that its blocks can be evicted.
+    /// Whether writes are requested: some group has so many dirty pages that blocks of any age are
+    /// written, or some file has to be synced before its blocks can be evicted.
     writes_wanted: AtomicBool,
-    /// The tick, plus 1, in which there was nothing to write.
+    /// One more than the number of the last tick in which nothing could be written; 0 if there was
+    /// none.
     flush_futile_at: AtomicU64,
 }
 
-/// A number of pages of each group, including those of the groups below.
+/// A count of pages for each group, which includes the pages of the groups below it.
 pub(super) struct GroupPages(Slab<AtomicU64>);
 
 impl GroupPages {
@@ -99,7 +101,7 @@ impl GroupPages {
         GroupPages(Slab::new())
     }
 
-    /// Adds to the number of each of these groups. A sum that wraps takes away.
+    /// Adds `pages` to the count of each of these groups. To subtract, pass the wrapping negative.
     #[inline]
     pub(super) fn add(&self, groups: &[GroupId], pages: u64) {
         for group in groups {
@@ -108,7 +110,7 @@ impl GroupPages {
         }
     }
 
-    /// Returns the number of a group.
+    /// Returns the count of a group.
     pub(super) fn of(&self, group: GroupId) -> u64 {
         let number = self.0.get(group.0);
         number.map_or(0, |pages| pages.load(Ordering::Relaxed))
@@ -159,7 +161,7 @@ impl Cache {
         self.pool.foreign_maker().is_some()
     }
 
-    /// Takes the failures that no handle was left to report, oldest first.
+    /// Returns and removes the failures that no handle was left to report, oldest first.
     pub(crate) fn take_errors(&self) -> Vec<FileError> {
         self.errors.take()
     }
@@ -184,7 +186,7 @@ impl Cache {
         }
     }
 
-    /// Has `hook` called, from now on, for each failure that no handle can report.
+    /// Sets the hook that is called, from now on, for each failure that no handle can report.
     pub(crate) fn set_error_hook(&self, hook: ErrorHook) {
         // A hook is foreign code, so the old one is dropped with the lock released.
         let before = self.hook.lock().replace(hook);
@@ -202,14 +204,15 @@ impl Cache {
         panics.go_on();
     }
 
-    /// Has a thread that may run foreign code report an event to the program's subscriber.
+    /// Leaves an event to a thread that may run foreign code, which reports it to the program's
+    /// subscriber.
     #[cfg(feature = "tracing_0_1")]
     pub(crate) fn defer_event(&self, tell: impl FnOnce() + Send + 'static) {
         self.defer(MEMORY, None, tell);
     }
 
-    /// Leaves a call to foreign code to a thread that may make it. `payer` pays for it, and `of` is
-    /// the file that it is about, if any. Never waits.
+    /// Leaves a call to foreign code to a thread that may make it. `payer` pays for the call, and
+    /// `of` is the file that the call concerns, if any. Never waits.
     pub(crate) fn defer(
         &self,
         payer: GroupId,
@@ -225,10 +228,10 @@ impl Cache {
         }
     }
 
-    /// Makes the calls that were deferred, if no thread of the memory does. The caller holds no
-    /// lock. Does nothing in a call to a store, whose caller may hold locks.
+    /// Makes the calls that were deferred and that no thread of the memory makes. The caller holds
+    /// no lock. Does nothing in a call to a store, whose caller may hold locks.
     pub(crate) fn run_deferred(&self) {
-        // A deferred call that comes here leaves the rest to the loop that called it.
+        // If this thread is making a deferred call, the loop that made it makes the rest, too.
         if self.deferred.is_queue_empty() || Deferred::is_running() || StoreScope::is_any_open() {
             return;
         }
@@ -241,9 +244,9 @@ impl Cache {
         panics.go_on();
     }
 
-    /// Waits for calls that were left to threads of the memory. The wait goes on as long as, within
-    /// [`DEFERRED_WAIT`], one of them ends or the store of a file that is being closed takes some
-    /// bytes. Calls that hang for longer are left behind.
+    /// Waits for the calls that were left to threads of the memory. Gives up when for
+    /// [`DEFERRED_WAIT`] no such call has ended, and no store of a file that is being closed has
+    /// accepted any bytes.
     pub(crate) fn wait_deferred(&self) {
         // Other threads may keep a space for a moment, and defer its end.
         drop(self.visits.write());
@@ -273,10 +276,11 @@ impl Cache {
         self.served.load(Ordering::Relaxed)
     }
 
-    /// Closes files whose close was deferred, serves the futures, and calls wakers and the hook for
-    /// the last time. From now on, the threads that poll futures or close files do that.
+    /// Ends the service: closes files whose closing was deferred, serves the futures, and calls
+    /// wakers and the hook for the last time. From now on, this work is done by the threads that
+    /// poll futures or close files.
     pub(crate) fn abandon(&self) {
-        // Relaxed: the locks of the queues come between. A thread that adds to a queue after this
+        // Relaxed: the locks of the queues order this. A thread that adds to a queue after this
         // thread has looked at it sees the flag.
         self.abandoned.store(true, Ordering::Relaxed);
         let mut panics = Panics::default();
@@ -286,8 +290,8 @@ impl Cache {
         panics.go_on();
     }
 
-    /// Calls [`Cache::serve_waiting`] if no other thread will. Called by a thread that has queued a
-    /// future. Returns whether the work was done here.
+    /// Calls [`Cache::serve_waiting`] if no other thread will. The caller has queued a future.
+    /// Returns whether the work was done here.
     pub(super) fn serve_waiting_if_abandoned(&self) -> bool {
         let wanted = self.abandoned.load(Ordering::Relaxed) && !self.is_served_here();
         if wanted {
@@ -296,7 +300,7 @@ impl Cache {
         wanted
     }
 
-    /// Frees what waits for a grace period, if there is no longer a service. The caller has
+    /// Frees entries that wait for a grace period, if there is no longer a service. The caller has
     /// released a file that is not cached, and holds no lock.
     pub(crate) fn flush_if_abandoned(&self) {
         if self.abandoned.load(Ordering::Relaxed) {
@@ -304,7 +308,7 @@ impl Cache {
         }
     }
 
-    /// Makes the calls that were deferred, if there are no longer any ticks. Called after a call to
+    /// Makes the calls that were deferred, if there is no longer a service. Called after a call to
     /// a store, or a closing, where no lock is held.
     #[inline]
     pub(super) fn run_deferred_if_abandoned(&self) {
@@ -325,17 +329,18 @@ impl Cache {
         reentry::is_serving(std::ptr::from_ref(self) as usize)
     }
 
-    /// Calls a waker of a future that `payer` pays for. Where locks may be held (in a call to a
-    /// store, in reclaim, with a file locked), another thread calls it. A job may be such a place,
-    /// too: an operation that has a file locked and finds no memory runs jobs that free some.
+    /// Calls the waker of a future that `payer` pays for. Where locks may be held (in a call to a
+    /// store, in reclaim, with a file locked), leaves the call to another thread. Locks may be held
+    /// in a job, too: an operation that has a file locked and finds no memory runs jobs that free
+    /// some.
     pub(super) fn wake(&self, payer: GroupId, waker: Waker) {
         let may_call = reentry::is_outermost() && !StoreScope::is_any_open();
-        // A thread of the program does not call it either, lest it wait for a waker that hangs,
-        // perhaps that of another tenant with which it shares a file.
+        // A thread of the program does not call it either. It might wait for a waker that hangs,
+        // perhaps of another tenant with which it shares a file.
         if !may_call || self.is_served() && !is_in_job() {
             return self.defer(payer, None, move || waker.wake());
         }
-        // A worker calls the waker when its job is over, when the call may take any amount of time.
+        // A worker calls the waker after its job, where the call may take any amount of time.
         let Err(waker) = wake_after(waker) else {
             return;
         };
@@ -357,16 +362,16 @@ impl Cache {
     pub(super) fn remove_file(&self, file: &FileCore) {
         let mut files = self.files.lock();
         files.set_unwritten(file.id.number, &file.id.groups, false);
-        // If a call to the store is under way, the file does not count as closed before that has
+        // If a call to the store is under way, the file does not count as closed until the call has
         // ended.
         files.remove(file.id.number);
         drop(files);
         self.closed.notify_all();
     }
 
-    /// Waits until no file on this store is being closed: until then its unwritten data is being
-    /// written, and its locks are held. Used to open the store again after the last handle of the
-    /// old file is dropped.
+    /// Waits until no file on this store is being closed. Until then the file's unwritten data is
+    /// being written, and its locks are held. Used to open the store again after the last handle of
+    /// the old file is dropped.
     pub(crate) fn wait_closed(&self, identity: Identity) {
         loop {
             // The last reference may be waiting for a grace period, or may have been dropped where
@@ -392,19 +397,19 @@ impl Cache {
         }
     }
 
-    /// Whether [`Cache::wait_closed`] would wait for any file. The table of files may be locked: no
-    /// file is dropped here.
+    /// Whether [`Cache::wait_closed`] would wait for any file. The caller may have locked the table
+    /// of files: no file is dropped here.
     pub(crate) fn is_closing(&self, identity: Identity) -> bool {
         self.files.lock().open_as(identity).next().is_some()
     }
 
-    /// Returns the open files.
+    /// Returns the files that are open or being closed.
     pub(crate) fn files(&self) -> Vec<Arc<FileCore>> {
         self.files.lock().open()
     }
 
-    /// Lists a file one of whose blocks becomes dirty, or unlists one that has none. Called under
-    /// the mutex of its dirty index.
+    /// Lists a file, one of whose blocks becomes dirty, or unlists a file that has no unwritten
+    /// blocks. Called under the mutex of its dirty index.
     pub(super) fn list_unwritten(&self, file: &FileCore, listed: bool) {
         let id = &file.id;
         self.files
@@ -412,15 +417,15 @@ impl Cache {
             .set_unwritten(id.number, &id.groups, listed);
     }
 
-    /// Returns the files with blocks that are not written, or not synced, for which `group`, or a
-    /// group below it, pays.
+    /// Returns the files with blocks that are not written, or not synced, for which `group` or a
+    /// group below it pays.
     pub(super) fn unwritten_files(&self, group: GroupId) -> Vec<Arc<FileCore>> {
         let mut files = self.files.lock().unwritten(group);
         files.retain(|file| file.has_unwritten_blocks());
         files
     }
 
-    /// Returns the ring of the memory, if its threads do the work.
+    /// Returns the ring for the memory's reads, if threads of the memory do the work.
     pub(super) fn flights(&self) -> Option<Arc<Flights>> {
         self.is_served().then(|| self.flights.clone())
     }
@@ -432,8 +437,8 @@ impl Cache {
         }
     }
 
-    /// Leaves jobs to the service, or to the next tick: no thread could be started for them, or one
-    /// had to wait for its turn.
+    /// Leaves jobs to the service, or to the next tick. Called if no thread could be started for
+    /// them, or a job had to wait for its turn.
     fn leave_jobs_to_service(&self) {
         self.unserved.store(true, Ordering::Release);
         self.pool.background.kick();
@@ -451,20 +456,20 @@ impl Cache {
         drop(self.landed.wait_timeout(landing, LANDING_WAIT));
     }
 
-    /// Returns how many pages of the files that `group`, or a group below it, pays for cannot be
-    /// evicted before a store has been called. A page that became dirty again after its write began
+    /// Returns the number of pages that can only be evicted after a call to a store, in files for
+    /// which `group` or a group below it pays. A page that became dirty again after its write began
     /// counts twice.
     pub(crate) fn unwritten_pages(&self, group: GroupId) -> PageCount {
         PageCount(self.dirty.of(group) + self.behind.of(group))
     }
 
-    /// Returns the dirty pages of the files that `group`, or a group below it, pays for.
+    /// Returns the number of dirty pages of the files for which `group` or a group below it pays.
     pub(crate) fn dirty_pages(&self, group: GroupId) -> PageCount {
         PageCount(self.dirty.of(group))
     }
 
-    /// Returns the reason why none of the dirty blocks that `group` pays for can be written, or
-    /// `None` while a write is under way, or if no store fails.
+    /// Returns the reason why none of the dirty blocks for which `group` pays can be written.
+    /// Returns `None` while one of them is being written, or if no store fails.
     pub(super) fn unwritten_error(&self, group: GroupId) -> Option<FileError> {
         let files = self.unwritten_files(group);
         if files.iter().any(|file| file.is_writing()) {
@@ -473,8 +478,8 @@ impl Cache {
         files.iter().find_map(|file| file.unwritten_error())
     }
 
-    /// Returns the lane for the calls of futures on the object at `address`, of which `limit` run
-    /// at a time. The lane lasts as long as one of them.
+    /// Returns the lane for the calls of futures on the object at `address`. At most `limit` calls
+    /// run at a time. The lane lasts as long as one of its calls.
     pub(super) fn task_lane(&self, address: usize, payer: GroupId, limit: u32) -> Arc<Lane> {
         let payer = payer.0.into();
         if self.is_foreign() {

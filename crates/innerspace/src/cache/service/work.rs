@@ -14,9 +14,9 @@ use crate::sync::panics::Panics;
 const TICK_FLUSHES: usize = 16;
 
 impl Cache {
-    /// Requests a step that writes dirty blocks of groups that have too many. The call is cheap if
-    /// the step was already requested, or was futile in this tick because the blocks are held back
-    /// or their store fails.
+    /// Requests a step that writes dirty blocks of groups that have too many. Does nothing if the
+    /// step was already requested, or was futile in this tick because the blocks are held back or
+    /// their store fails.
     #[inline]
     pub(crate) fn want_flush(&self) {
         let futile = self.flush_futile_at.load(Ordering::Relaxed) == self.pool.background.now() + 1;
@@ -25,16 +25,17 @@ impl Cache {
         }
     }
 
-    /// Requests a step that writes such blocks, and syncs the files that need it.
+    /// Requests a step that writes dirty blocks of groups that have too many, and syncs the files
+    /// that need it.
     pub(crate) fn want_writes(&self) {
         self.writes_wanted.store(true, Ordering::Release);
         self.pool.background.kick();
     }
 
-    /// Makes the syncs that eviction requested. Has each file of a group with too many dirty pages
-    /// write a run, so that no file waits for the others. If there are threads, they do both, so
-    /// that a store that hangs does not keep other files from being written. A failure is entered
-    /// in the file's error sequence. A closed file needs no sync.
+    /// Makes the syncs that eviction requested, and lets each file of a group with too many dirty
+    /// pages write one run, so that no file waits for the others. If there are threads, this is
+    /// left to them, so that a store that hangs does not keep other files from being written. A
+    /// failure is recorded in the file's error sequence. A closed file needs no sync.
     fn run_writes(&self) -> Step {
         if !self.writes_wanted.swap(false, Ordering::Acquire) {
             return Step::Idle;
@@ -72,7 +73,7 @@ impl Cache {
         Step::Idle
     }
 
-    /// Notes that nothing could be written in this tick.
+    /// Notes that nothing could be written in the current tick.
     pub(crate) fn note_futile_flush(&self) {
         let tick = self.pool.background.now() + 1;
         self.flush_futile_at.store(tick, Ordering::Relaxed);
@@ -129,8 +130,8 @@ impl Cache {
         panics.go_on();
     }
 
-    /// Takes the views and makes the calls that futures wait for, in a thread that waits for one of
-    /// these futures.
+    /// Takes the views and makes the calls that futures wait for. Called by a thread that waits for
+    /// one of these futures.
     pub(crate) fn serve_waiting(&self) {
         if self.is_foreign() {
             return;
@@ -142,21 +143,22 @@ impl Cache {
         panics.go_on();
     }
 
-    /// Runs the jobs that are queued now, if no other thread does.
+    /// Runs the jobs that are queued now and that no other thread takes. Does nothing in a call to
+    /// a store or in a callback.
     pub(crate) fn run_jobs(&self) {
         if StoreScope::is_any_open() || reentry::callback_depth() > 0 {
             return;
         }
         let _here = self.serving();
         let mut panics = Panics::default();
-        // Only as many as there are at the beginning, since a job may queue more.
+        // Runs only as many jobs as there are now, since a job may queue more.
         for _ in 0..self.workers.queued() {
             panics.catch(|| {
                 self.workers.run_one();
             });
         }
-        // A job may have had to wait for another of its lane, which has ended meanwhile, perhaps in
-        // this thread.
+        // A job may have had to wait for another one of its lane, which has ended meanwhile,
+        // perhaps in this thread. The service runs it then.
         if self.workers.is_ready() {
             self.leave_jobs_to_service();
         }
