@@ -3,8 +3,8 @@
 
 use super::view::View;
 
-/// Implements these traits for a type that derefs to its bytes, which never change. A view compares
-/// and hashes as its bytes do, so a map keyed by views can be searched by a slice.
+/// Implements the traits of bytes for a type that derefs to its bytes, which never change. A view
+/// compares and hashes as its bytes do, so a map keyed by views can be searched by a slice.
 macro_rules! as_bytes {
     ($view:ty) => {
         impl AsRef<[u8]> for $view {

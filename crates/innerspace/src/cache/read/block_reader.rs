@@ -1,10 +1,11 @@
-//! Block lookups: a short memory in front of the index, for one thread that returns to the same few
-//! blocks.
+//! A reader for one thread that returns to the same few blocks: it remembers them, and finds them
+//! without the index.
 //!
-//! A reference keeps each of the last 16 blocks, so the block's frame is not reused while it is
-//! remembered. The frame's hold word (CACHED) says whether it is still the file's block: an
-//! operation that takes a block out of the file, or moves it, clears that before it returns. A hit
-//! therefore needs neither the index nor a section nor a reference of its own.
+//! The reader holds a reference to each of the last 16 blocks, so a frame is not reused while its
+//! block is remembered. The CACHED bit of the frame's hold word says whether the frame still is the
+//! file's block: an operation that removes the block from the file, or moves it, clears the bit
+//! before it returns. A hit therefore needs neither the index nor a section, and takes no reference
+//! of its own.
 
 use std::fmt;
 use std::ops::Range;
@@ -103,7 +104,7 @@ impl BlockReader {
         })
     }
 
-    /// Returns a view of one block. For the last block of the file it may be shorter.
+    /// Returns a view of one block. The view of the file's last block ends where the file ends.
     ///
     /// # Errors
     /// The errors of [`PagedFile::view`].
@@ -131,7 +132,7 @@ impl BlockReader {
             None => Ok(View::zeros(len)),
             Some(frame) => match View::of_frame(&core.pool, frame, 0..len) {
                 Some(view) => Ok(view),
-                // The block is being written, or mapped writable.
+                // The block is being written, is mapped writable, or has left this frame.
                 None => handle.view(bytes, wait),
             },
         }
@@ -208,7 +209,7 @@ impl Recent {
         }
     }
 
-    /// Forgets the oldest block, if there is one.
+    /// Forgets the block whose last use was longest ago. Returns false if none is remembered.
     fn forget_oldest(&mut self, core: &FileCore) -> bool {
         let oldest = self.0.pop();
         oldest.map(|(_, frame)| core.put(frame)).is_some()
@@ -228,7 +229,7 @@ fn bytes_of_block(core: &FileCore, block: u64, size: u64) -> Result<Range<u64>, 
 impl Drop for BlockReader {
     fn drop(&mut self) {
         self.clear();
-        // The count is for `validate`, at rest.
+        // Only `validate` reads the count, when no other call is running.
         let readers = &self.file.core().blocks.block_readers;
         readers.fetch_sub(1, Ordering::Relaxed);
     }

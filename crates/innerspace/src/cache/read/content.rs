@@ -1,4 +1,5 @@
-//! The store's content of blocks that are not cached, with at most one query for each.
+//! Whether the store has data or a hole for a block that is not cached. The answers are recorded,
+//! so that most blocks need no query.
 
 use std::ops::Range;
 
@@ -20,7 +21,8 @@ pub(crate) fn known_content(core: &FileCore, block: u64) -> Option<Content> {
     }
 }
 
-/// Returns the store's content of `block`, which is not cached.
+/// Returns the store's content of `block`, which is not cached. Queries the store if the content is
+/// not known.
 pub(crate) fn content(core: &FileCore, block: u64) -> Result<Content, FileError> {
     if let Some(known) = known_content(core, block) {
         return Ok(known);
@@ -40,13 +42,13 @@ pub(crate) fn content(core: &FileCore, block: u64) -> Result<Content, FileError>
         return Ok(Content::Hole);
     }
     let hole_start = core.query_store(&bytes, |store| store.next_hole(data_start))?;
-    // From here to the data there is a hole inside the block, which is read as zeros with the
-    // rest.
+    // If the block begins with a hole, that is recorded as data too: it is read as zeros with the
+    // rest of the block.
     core.blocks.extents.lock().data = bytes.start..hole_start.max(bytes.end);
     Ok(Content::Data)
 }
 
-/// Returns the first block after `block`, a hole, that is not known to be a hole.
+/// Returns the first block after `block` that is not known to be a hole. `block` itself is one.
 pub(crate) fn end_of_hole(core: &FileCore, block: u64) -> u64 {
     let bytes = stored_bytes(core, block);
     if bytes.is_empty() {
@@ -59,11 +61,11 @@ pub(crate) fn end_of_hole(core: &FileCore, block: u64) -> u64 {
     let hole = &extents.hole;
     match hole.contains(&bytes.start) {
         true => hole.end >> core.block_shift(),
-        false => block, // the file was cut meanwhile
+        false => block, // the hole was forgotten meanwhile
     }
 }
 
-/// Returns the bytes of a block that the store has.
+/// Returns the range of the block's bytes that the store has.
 pub(crate) fn stored_bytes(core: &FileCore, block: u64) -> Range<u64> {
     let start = block << core.block_shift();
     let end = (start + core.block_bytes()).min(core.blocks.stored.load(Ordering::Acquire));

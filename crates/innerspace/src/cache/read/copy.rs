@@ -1,4 +1,4 @@
-//! Reads by copy, and the bulk path.
+//! Reads by copy, scans, and prefetching.
 
 use std::convert::Infallible;
 use std::ops::{ControlFlow, Range};
@@ -17,7 +17,7 @@ use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
 impl Handle {
-    /// Copies bytes at `offset` into `buf`, up to the end of the file. Returns how many.
+    /// Copies bytes at `offset` into `buf`, up to the end of the file. Returns the number of bytes.
     pub(crate) fn read_at(
         &self,
         buf: &mut [u8],
@@ -33,8 +33,8 @@ impl Handle {
         })
     }
 
-    /// Copies bytes of one block, the first of the `wanted` blocks that are read one after the
-    /// other.
+    /// Copies bytes of one block. The caller reads `wanted` blocks one after the other, of which
+    /// this is the first.
     #[inline]
     pub(crate) fn read_part(
         &self,
@@ -49,8 +49,9 @@ impl Handle {
         self.read_part_slowly(offset, into, wait, wanted)
     }
 
-    /// Copies bytes of one block if it is cached. No value here goes through memory: a load of it
-    /// would wait for the locked instructions before it, and the copy would wait with it.
+    /// Copies bytes of one block if it is cached. Returns whether it did. Values are kept in
+    /// registers here: loading one back from memory would wait for the locked instructions before
+    /// it, and so would the copy.
     #[inline]
     fn read_hit(&self, offset: u64, into: &mut [u8]) -> bool {
         let core = &*self.core;
@@ -77,8 +78,8 @@ impl Handle {
         is_up_to_date
     }
 
-    /// Whether a read of `len` bytes is another use of its block. Many small reads in a row are one
-    /// use (P13); a jump back begins another.
+    /// Whether a read of `len` bytes is another use of its block. Many consecutive small reads are
+    /// one use (P13). A jump begins another, and so does the beginning of a block.
     #[inline]
     fn is_new_use(&self, offset: u64, inside: usize, len: usize) -> bool {
         // A hint: if two threads read through one handle concurrently, each may be mistaken.
@@ -163,8 +164,8 @@ pub(crate) fn up_to_end(core: &FileCore, offset: u64, len: usize) -> Range<u64> 
     offset..offset + available.min(len as u64)
 }
 
-/// Fills `buf` with the bytes of `range`, which `part` reads: each part is inside one block.
-/// Returns how many bytes were read, which is fewer if the file was cut meanwhile.
+/// Fills `buf` with the bytes of `range`, calling `part` for the piece of each block. Returns how
+/// many bytes were read, which is fewer if the file was cut meanwhile.
 #[inline(always)]
 pub(crate) fn read_by_blocks(
     core: &FileCore,
@@ -187,7 +188,7 @@ pub(crate) fn read_by_blocks(
     Ok(done)
 }
 
-/// Takes the first part of `left` that is inside one block off `left`, and returns it.
+/// Removes from `left` its first piece that is inside one block, and returns that piece.
 pub(crate) fn next_piece(core: &FileCore, left: &mut Range<u64>) -> Option<Range<u64>> {
     if left.is_empty() {
         return None;

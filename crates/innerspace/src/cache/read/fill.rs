@@ -1,8 +1,8 @@
-//! Brings blocks from the store: one read of neighbours for all that wait for them (P21),
-//! read-ahead after them, and holes without frames.
+//! Fills blocks from the store. One read of neighbouring blocks serves all threads that wait for
+//! them (P21), read-ahead follows it, and holes get no frames.
 //!
 //! The steps are: charge and allocate memory; publish the blocks locked and not up to date, so that
-//! others wait for them; put blocks that no thread waits for in flight
+//! others wait for them; put in flight the blocks that no thread waits for yet
 //! ([`crate::cache::read::requests`]); read the caller's own blocks in its own thread. All of these
 //! run with `invalidate` held shared: a punch or truncation comes before them, or waits until the
 //! requests in flight on its range have landed (P15, R17).
@@ -29,11 +29,11 @@ use crate::store::Batch;
 use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
 
-/// The largest part of every limit for blocks that are read together, and then used one after the
-/// other: more blocks would evict one another.
+/// Blocks that are read together, and then used one after the other, take at most this part of the
+/// nearest limit (a half). More blocks would evict one another.
 const TOGETHER_PART: u64 = 2;
 
-/// A lookup that may miss: its stream, and what is known about the next blocks.
+/// A lookup that may miss: its stream, the reading order, and how many blocks are needed.
 #[derive(Clone, Copy)]
 pub(crate) struct Miss<'s> {
     pub(crate) stream: &'s Stream,
@@ -52,7 +52,7 @@ impl<'s> Miss<'s> {
         }
     }
 
-    /// Returns the same miss of several blocks, from the first on.
+    /// Returns this miss for a caller that needs `wanted` blocks, from the missing one on.
     pub(crate) fn wanting(self, wanted: u64) -> Miss<'s> {
         Miss { wanted, ..self }
     }
@@ -60,8 +60,8 @@ impl<'s> Miss<'s> {
 
 impl FileCore {
     /// Returns the block at `offset`, up to date, filled from the store if necessary; `None` if no
-    /// block is cached and the store has only zeros there. Without waiting, returns the block if it
-    /// is cached, or the hole if it is known.
+    /// block is cached and the store has only zeros there. With [`Wait::No`], succeeds only if the
+    /// block is cached and up to date, or known to be a hole.
     pub(crate) fn read_block(
         &self,
         offset: u64,
@@ -127,8 +127,8 @@ impl FileCore {
         if !uses.clear(Uses::AHEAD) || !stream.is_due(block) {
             return;
         }
-        // A hint: it neither waits while the file is locked exclusively, nor asks the store for
-        // its version. The next block is then a miss, which does both.
+        // Read-ahead is a hint: it neither waits while the file is locked exclusively, nor asks the
+        // store for its version. If it is skipped, the next block is a miss, which does both.
         if self.in_store_call() || self.version.stops_hints(self.pool.background.now()) {
             return;
         }
@@ -152,7 +152,8 @@ impl FileCore {
         }
     }
 
-    /// Whether the block is absent because it is known to be a hole. Does not wait.
+    /// Whether the block is inside the file, not cached, and known to be a hole. Does not wait:
+    /// returns false while the file is locked exclusively.
     pub(super) fn is_absent_hole(&self, block: u64) -> bool {
         let Some(_steady) = self.locks.try_shared() else {
             return false;
@@ -163,13 +164,14 @@ impl FileCore {
     }
 
     /// Makes and fills a block that is not cached, with others that are needed after it, and puts
-    /// the stream's next blocks in flight. Returns what the store has there: if it is data, then
-    /// this thread has read it, or another has made the block. The read does not count as a use of
-    /// the block: the caller then looks it up and marks it. [`Get::WRITE`] in `get` says that the
-    /// block is filled for a writer.
+    /// the stream's next blocks in flight. Returns the store's content of the block.
+    /// [`Content::Data`] means that this thread has filled the block, or that another thread has
+    /// made it. The read does not count as a use: the caller then looks the block up and marks it.
+    /// [`Get::WRITE`] in `get` says that the block is filled for a writer.
     ///
-    /// `keep` gets the block that is read. With [`Get::DONTCACHE`], which then holds for all blocks
-    /// that are read or put in flight, it gets each of these, in order.
+    /// `keep` gets the block after it is read. With [`Get::DONTCACHE`], the flag holds for all
+    /// blocks that are read or put in flight, and `keep` gets the others first, in the order in
+    /// which they are made.
     pub(crate) fn fill_absent<'f>(
         &'f self,
         block: u64,
@@ -219,9 +221,10 @@ impl FileCore {
         Ok(Content::Data)
     }
 
-    /// Makes blocks that are absent and have data, as far as there is memory without I/O. Returns
-    /// runs of neighbours of at most one request each, `most` blocks in all, and the block at which
-    /// memory ran out. Never fails.
+    /// Makes those of `blocks` that are absent and have data, at most `most` of them, as long as
+    /// memory can be had without I/O. Returns them as runs of neighbours of at most one request
+    /// each, and the first block that was not made for want of memory or because of `most`. Never
+    /// fails.
     fn make_runs<'f>(
         &'f self,
         blocks: impl IntoIterator<Item = u64>,
@@ -237,7 +240,7 @@ impl FileCore {
             if self.lookup(block).is_some() || !matches!(content(self, block), Ok(Content::Data)) {
                 continue;
             }
-            // The locks of the runs are held: so the allocation may evict, but not write.
+            // The blocks of the runs are locked, so the allocation may evict, but not write.
             let new = match self.create(block, Get::NOIO | get) {
                 Ok(Some(new)) => new,
                 Ok(None) => continue,
@@ -280,8 +283,8 @@ impl FileCore {
     }
 
     /// Puts blocks in flight that a stream is about to need. Neighbours are in ascending order, so
-    /// that they make one request. If such a stream goes downwards, the nearest come last: if there
-    /// is no memory for them, they are misses.
+    /// that they make one request. In a stream that goes downwards, the nearest blocks therefore
+    /// come last. If there is no memory for those, they are misses.
     pub(super) fn read_ahead<'f>(
         &'f self,
         stream: &Stream,
@@ -297,8 +300,9 @@ impl FileCore {
         }
     }
 
-    /// Puts those blocks of these pages (which are in order) in flight that are absent and have
-    /// data, as far as there is memory without I/O. Never fails.
+    /// Puts in flight the blocks of `pages` (in ascending order) that are absent and have data, as
+    /// long as memory can be had without I/O. If they exceed the room in flight, waits for each
+    /// batch. Never fails.
     pub(crate) fn fill_together(&self, pages: &[u64]) {
         let mut blocks: Vec<u64> = pages.iter().map(|page| page >> self.id.order).collect();
         blocks.dedup();
@@ -355,17 +359,17 @@ impl FileCore {
         held.any(|held| !held.is_up_to_date())
     }
 
-    /// Takes away the mappings of holes where these new blocks are. The store may have reported a
-    /// hole there before: it reports ranges in steps of its own, and a write nearby moves their
-    /// ends.
+    /// Revokes the mappings of holes where these new blocks are. The store may have reported a hole
+    /// there although the blocks have data now: it reports ranges with a granularity of its own,
+    /// and a write nearby moves their ends.
     pub(crate) fn end_visible_holes(&self, run: &[NewBlock<'_>]) {
         let blocks = || run.iter().map(NewBlock::block);
         let visible = |block: &u64| self.blocks.visible_holes.meet(&(*block..*block + 1));
         let (Some(first), Some(last)) = (blocks().find(visible), blocks().rfind(visible)) else {
             return;
         };
-        // The blocks are revoked as one range, with those in between: a hole among these faults in
-        // again.
+        // The mappings are revoked as one range, with the blocks in between. A hole among those is
+        // mapped again by the next fault.
         self.end_mapped_holes(self.pages_of(first..last + 1));
     }
 
@@ -404,13 +408,14 @@ impl FileCore {
             }
         });
         let first = ends.next().expect("a run has a block");
-        // Each thread that waits for one of the others holds a reference of its own.
+        // Each thread that waits for one of the other blocks holds a reference of its own.
         ends.flatten().for_each(|held| drop(held.keep_after_use()));
         self.ready.filled(blocks);
         first
     }
 
-    /// Returns the basis of a new block where the store has nothing, from a query at `epoch`.
+    /// Returns the basis of a new block where the store has no data, by a query that began at
+    /// `epoch`.
     pub(crate) fn hole_basis(&self, block: u64, epoch: u64) -> Basis {
         let start = block << self.block_shift();
         if self.blocks.stored.load(Ordering::Acquire) <= start {
@@ -420,10 +425,10 @@ impl FileCore {
         }
     }
 
-    /// Puts a block where the store has a hole, for a writer or a writable mapping. Returns `None`
+    /// Makes a block where the store has a hole, for a writer or a writable mapping. Returns `None`
     /// if another thread made the block first. Mappings of the hole are revoked before the bytes
-    /// can change. Afterwards the file is at least `end` bytes long, since writeback takes the
-    /// block's length from that.
+    /// can change. Makes the file at least `end` bytes long, because writeback takes the block's
+    /// length from the file's.
     pub(crate) fn create_over_hole(
         &self,
         block: u64,
@@ -444,22 +449,22 @@ impl FileCore {
         Ok(Some(made))
     }
 
-    /// Takes away the translations of a hole where blocks were put. Blocks that are to be filled
-    /// are not filled yet.
+    /// Revokes the translations of a hole in which blocks were made. A caller that fills the blocks
+    /// does so afterwards.
     ///
     /// A fault that found the hole calls [`hole_still`](crate::cache::map::fault::hole_still) in
     /// the section in which it installs the zero frame. Either it sees that the epoch has moved, or
     /// its section is over before the first grace period here ends, and the revocation finds its
-    /// translation. (A mapper takes the mutex of the index after it has registered. So a thread
-    /// that moves the epoch under that mutex and then sees no mapper comes before every fault of a
-    /// mapper registered later, and that fault finds the block in the index.)
+    /// translation. (A mapper takes the mutex of the index after it has registered. So if a thread
+    /// moves the epoch under that mutex and then sees no mapper, every fault of a mapper registered
+    /// later comes after it, and finds the block in the index.)
     pub(crate) fn end_hole(&self, blocks: Range<u64>) {
         self.move_hole_epoch();
         self.end_hole_moved(blocks);
     }
 
-    /// Like [`FileCore::end_hole`], after the epoch was moved, under the mutex under which the
-    /// blocks entered the index.
+    /// Like [`FileCore::end_hole`], for a caller that has already moved the epoch, under the mutex
+    /// under which the blocks entered the index.
     #[inline]
     pub(crate) fn end_hole_moved(&self, blocks: Range<u64>) {
         self.cut_known_hole(&blocks);
@@ -468,24 +473,24 @@ impl FileCore {
         }
     }
 
-    /// Forgets what is known of a hole where blocks were put.
+    /// Forgets the known hole if blocks were made in it.
     #[inline]
     pub(crate) fn cut_known_hole(&self, blocks: &Range<u64>) {
         let start = blocks.start << self.block_shift();
-        // The store was never asked about the range past its end. Once it has grown, that range is
-        // cut from the known hole.
+        // No hole is recorded past the store's end. A block there is cut from the known hole when
+        // it has been written, and the store has grown.
         if start < self.blocks.stored.load(Ordering::Acquire) {
             let bytes = start..blocks.end << self.block_shift();
             self.blocks.extents.lock().cut_hole(&bytes);
         }
     }
 
-    /// Takes away the mappings of holes in these pages of the file, some of which may have stopped
-    /// being holes.
+    /// Revokes the mappings of holes in these pages of the file, some of which may no longer be
+    /// holes.
     #[cold]
     pub(crate) fn end_mapped_holes(&self, pages: Range<u64>) {
-        // SeqCst: the faults of a mapper that was registered before read the epoch in the same
-        // order.
+        // SeqCst, paired with the registration of a mapper and the loads in its faults: if no
+        // mapper is seen below, the faults of one registered later load the new epoch.
         self.move_hole_epoch();
         if !self.mappers.is_empty() {
             self.grace();

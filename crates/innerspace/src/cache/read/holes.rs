@@ -5,17 +5,18 @@ use std::ops::Range;
 use crate::cache::dirty::punched::Punched;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// The last data range and the last hole that the store reported, in bytes. If a data range became
-/// a hole, the record of it is harmless (zeros are read from the store); the other way round it is
-/// not. So the hole is cut when a block is made there, because of earlier queries, and again when
-/// the block has been written, because of queries between.
+/// The last data range and the last hole that the store reported, in bytes. A record of data where
+/// there is a hole by now is harmless: the store's zeros are read. A record of a hole where there
+/// is data is not. So the hole is forgotten when a block is made in it, because of earlier queries,
+/// and again when the block has been written to the store, because of queries in between.
 #[derive(Debug, Default)]
 pub(crate) struct Extents {
     pub(crate) data: Range<u64>,
     pub(crate) hole: Range<u64>,
     /// Punched ranges that no sync has covered. These are holes, whatever the store says.
     pub(crate) punched: Punched,
-    /// The number of cuts: an answer of the store from before a cut is not remembered after it.
+    /// How many times data was noted or the answers were forgotten. A hole is not recorded if this
+    /// has changed since the query for it began.
     pub(crate) cuts: u64,
 }
 
@@ -37,9 +38,9 @@ impl Default for VisibleHoles {
 }
 
 impl VisibleHoles {
-    /// Whether one of the blocks may be in the range. SeqCst, here and below: if an insertion into
-    /// the index then does not see a block here, it comes before the lookup of every fault that has
-    /// seen the block here.
+    /// Whether one of `blocks` may be in the range. SeqCst, here and below: an insertion puts
+    /// blocks into the index and then looks here. If it does not see them in the range, then every
+    /// fault that has seen them there looks the index up after the insertion.
     pub(crate) fn meet(&self, blocks: &Range<u64>) -> bool {
         fence(Ordering::SeqCst);
         self.from.load(Ordering::SeqCst) < blocks.end
@@ -58,7 +59,7 @@ impl VisibleHoles {
         from..to
     }
 
-    /// Adds blocks. The caller checks again whether they are holes.
+    /// Adds blocks to the range. The caller then checks again whether they are holes.
     pub(crate) fn add(&self, blocks: &Range<u64>) {
         self.from.fetch_min(blocks.start, Ordering::SeqCst);
         self.to.fetch_max(blocks.end, Ordering::SeqCst);
@@ -73,7 +74,7 @@ impl Extents {
         self.hole = 0..0;
     }
 
-    /// Notes that `bytes` have data now, or will have.
+    /// Notes that `bytes` have data now, or will have it. Forgets the hole if it overlaps them.
     pub(crate) fn cut_hole(&mut self, bytes: &Range<u64>) {
         self.cuts += 1;
         if self.hole.start < bytes.end && bytes.start < self.hole.end {
@@ -81,7 +82,8 @@ impl Extents {
         }
     }
 
-    /// Remembers the store's answer to a query that began after `cuts` cuts.
+    /// Records a hole that the store reported, unless [`Extents::cuts`] has changed from `cuts`,
+    /// its value when the query began.
     pub(crate) fn remember_hole(&mut self, hole: Range<u64>, cuts: u64) {
         if self.cuts == cuts {
             self.hole = hole;

@@ -1,4 +1,4 @@
-//! Views over several blocks: one slice, of blocks whose frames lie in a row.
+//! Views over several blocks: one slice, of blocks whose frames are consecutive.
 //!
 //! ```text
 //! view_across
@@ -13,12 +13,13 @@
 //!       `- a hole: make it there, of zeros; view -----------------------> Row
 //! ```
 //!
-//! **Placement.** Blocks that are read together are given frames in a row where the allocator has
-//! them, so the first line serves what was read in order; small views over a block's end cost two
-//! views. Otherwise the blocks move once, and stay: they are the file's blocks at their new place,
-//! the next view finds them in a row, and no byte is resident twice. A whole file that is not
-//! cached is read straight into its window. Windows never fail because of fragmentation as long as
-//! addresses are left: free frames anywhere are exchanged for the holes of the window.
+//! **Placement.** Blocks that are read together get consecutive frames where the allocator has
+//! them. So the first line of the diagram serves blocks that were read in order, and a small view
+//! across a block's end costs as much as two views. Otherwise the blocks move once, and stay: they
+//! are the file's blocks at their new place, the next view finds them consecutive, and no byte is
+//! resident twice. A whole file that is not cached is read straight into its window. Fragmentation
+//! never makes a window fail as long as addresses are left: free frames anywhere are exchanged for
+//! the holes of the window.
 //!
 //! The alternative that was measured is a window of a memfd, mapped block by block (`mmap` with
 //! `MAP_FIXED`), without any copy. It is slower. At 4 KiB every block is a mapping of its own, of
@@ -38,17 +39,17 @@
 //! `invalidate`, and wait for block locks; a row that meets the file's new end fails, and blocks
 //! that were viewed before are left to the views. **Errors** leave everything as it was, except for
 //! blocks that have moved, which are as good at their new place: views, frames without a block and
-//! the window go back as they are dropped.
+//! the window are released when they are dropped.
 //!
 //! **The turn.** One thread at a time lines a file's blocks up; two would take them from each
-//! other. Readers do not wait for it, and may fill a block just before this thread does. Then its
-//! place in the window is lost (the frame was freed, and may be anybody's), and the view is a copy,
-//! charged page by page. That is rare.
+//! other. Readers do not wait for the turn, and may fill a block just before this thread does. Then
+//! the block's place in the window is lost (its frame was freed, and may be in use elsewhere), and
+//! the view is a copy, charged page by page. That is rare.
 //!
 //! **Memory.** Frames are charged as they are needed, some blocks at a time, with no block locked,
 //! and a block that moves gives its old frame back at once. So a view takes what its blocks take,
-//! and a little more on the way. If it meets a limit, the error has the pages of the whole view,
-//! and its counts are taken when the view no longer holds blocks of its own.
+//! and a little more on the way. If a view meets a limit, the error gives the pages of the whole
+//! view, and counts memory after the view has released its blocks.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -77,12 +78,12 @@ use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::units::{MIB, PAGE_SHIFT, PAGE_SIZE, PageCount};
 
-/// The most bytes of frames that are taken before their blocks are read or moved, and the part of
-/// the limit that they may take.
+/// Frames that are taken before their blocks are read or moved have at most this many bytes, and
+/// take at most this part (a sixteenth) of the limit.
 const AT_ONCE: u64 = 2 * MIB;
 const AT_ONCE_PART: u64 = 16;
 
-/// Blocks of a file on the way into a row.
+/// The state of making a file's blocks consecutive.
 struct LineUp<'f> {
     core: &'f FileCore,
     blocks: Range<u64>,
@@ -130,7 +131,7 @@ impl Handle {
             });
         }
         if len <= PAGE_SIZE as u64 {
-            // Usually they are read into a row.
+            // Usually the blocks are read into consecutive frames.
             for block in blocks.clone() {
                 let miss = Miss::of(&self.stream).wanting(blocks.end - block);
                 core.read_block(block << core.block_shift(), miss, Wait::Yes)?;
@@ -156,7 +157,7 @@ impl Handle {
         }
     }
 
-    /// Returns a view over several blocks, if they are cached and lie in a row.
+    /// Returns a view over several blocks, if they are cached and their frames are consecutive.
     fn view_in_row(&self, range: &Range<u64>) -> Option<View> {
         let core = &*self.core;
         let mut row = Row::new(&core.pool, core.id.order);
@@ -183,7 +184,8 @@ impl Handle {
         Some(View(row.into_view(inside..inside + len)))
     }
 
-    /// Moves or reads the blocks of a range into a row. `None` if another thread came in between.
+    /// Moves or reads the blocks of a range into consecutive frames. Returns `None` if the arena
+    /// has no windows, or another thread interfered.
     fn line_up(&self, range: &Range<u64>) -> Result<Option<View>, FileError> {
         let core = &*self.core;
         let blocks = core.blocks_of(range.clone());
@@ -257,8 +259,8 @@ impl Handle {
         }
         count(&core.counters.copied_views, 1);
         core.pool.counters.add(Event::ViewCopy, pages);
-        // The copy's blocks are published without a file, viewed, and taken out again: then only
-        // the view keeps them.
+        // The copy's pages are published as cached blocks without a file, viewed, and taken out of
+        // the cache again. Then only the view keeps them.
         let order = (copy[0].len() / PAGE_SIZE).trailing_zeros() as u8;
         let mut row = Row::new(&core.pool, order);
         for mut page in copy {
@@ -276,8 +278,8 @@ impl Handle {
     }
 }
 
-/// Takes the right to store away from mappings of the blocks, so that blocks that lie in a row need
-/// not move to be viewed.
+/// Revokes the write translations of the blocks, so that blocks that are already consecutive can be
+/// viewed without being moved.
 fn end_writes(core: &FileCore, blocks: Range<u64>) -> Result<(), FileError> {
     if core.mappers.is_empty() {
         return Ok(());
@@ -293,8 +295,8 @@ fn end_writes(core: &FileCore, blocks: Range<u64>) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Returns memory of this many pages in a row, charged to the file's group: single pages, or,
-/// if the arena has no windows, one block.
+/// Returns `pages` consecutive pages, charged to the file's group: single pages, or, if the arena
+/// has no windows, one block.
 fn pages_in_row(
     core: &FileCore,
     pages: u64,
@@ -316,8 +318,8 @@ fn pages_in_row(
     Ok(PoolFrame::place(frames, &mut window))
 }
 
-/// Returns addresses for blocks in a row. If pages in use leave no such addresses free, evicts some
-/// of the pages.
+/// Returns a window: addresses for `count` consecutive blocks. If pages in use leave no such
+/// addresses free, evicts some of these pages.
 fn window(core: &FileCore, order: u8, count: u64) -> Result<Window<'_>, LimitError> {
     let (pages, group) = (PageCount(count << order), core.id.group.id());
     for _ in 0..ROOMS {
@@ -332,7 +334,7 @@ fn window(core: &FileCore, order: u8, count: u64) -> Result<Window<'_>, LimitErr
     Err(no_window(core, pages))
 }
 
-/// Returns the error for a row that finds no addresses free of pages in use.
+/// Returns the error for consecutive pages that find no addresses free of pages in use.
 fn no_window(core: &FileCore, pages: PageCount) -> LimitError {
     let group = core.id.group.id();
     (core.pool).limit_error(group, pages, LimitReason::Fragmented)
@@ -352,14 +354,14 @@ fn are_holes(core: &FileCore, blocks: Range<u64>, wait: Wait) -> Result<bool, Fi
     Ok(true)
 }
 
-/// Returns how many blocks' frames are taken at a time, by the limit and the size of a request.
+/// Returns how many blocks' frames are taken at a time, by [`AT_ONCE`] and the nearest limit.
 fn blocks_at_once(core: &FileCore) -> u64 {
     let most = AT_ONCE.min(core.nearest_limit() / AT_ONCE_PART);
     (most >> core.block_shift()).max(1)
 }
 
 impl<'f> LineUp<'f> {
-    /// Lines all blocks up. Returns false if another thread came in between.
+    /// Lines all blocks up. Returns false if another thread interfered.
     fn run(&mut self, handle: &Handle) -> Result<bool, FileError> {
         let mut is_noted = false;
         for block in self.blocks.clone() {
@@ -388,7 +390,7 @@ impl<'f> LineUp<'f> {
                     break;
                 }
                 if block != self.placed {
-                    // It was made in the window, and is gone again.
+                    // The block was placed in the window, and has been removed since.
                     return Ok(false);
                 }
                 let ahead = (!std::mem::replace(&mut is_noted, true)).then_some(handle);
@@ -430,8 +432,8 @@ impl<'f> LineUp<'f> {
     }
 
     /// Makes the next block in the window, and those behind it that are absent as well, as far as
-    /// frames were taken. Returns false if another thread made one. `ahead` has the stream to be
-    /// notified.
+    /// frames were taken. Returns false if another thread made one of them. With `ahead`, notes the
+    /// miss in that handle's stream, which may read ahead.
     fn make(&mut self, ahead: Option<&Handle>) -> Result<bool, FileError> {
         let core = self.core;
         let steady = core.locks.shared();
@@ -447,7 +449,7 @@ impl<'f> LineUp<'f> {
             Content::Hole => core.hole_basis(self.placed, epoch),
             Content::Data => Basis::Nothing,
         };
-        // No block may be locked while nodes are waited for.
+        // The nodes are allocated first: this may wait, and no block may be locked meanwhile.
         let mut spares = SpareNodes::new(&core.pool, core.id.group.id());
         let most = (self.frames.len() as u64).min(core.store.request_blocks);
         let nodes = missing_nodes(core, [self.placed, self.placed + most - 1]);
@@ -492,8 +494,8 @@ impl<'f> LineUp<'f> {
     }
 }
 
-/// Returns the most nodes that the index can need for insertions of these two blocks, and of those
-/// between them if they are no more than fit into a node.
+/// Returns how many nodes the index needs at most for these two blocks and those between them, if
+/// they are no more than a node has words.
 fn missing_nodes(core: &FileCore, blocks: [u64; 2]) -> usize {
     let index = core.blocks.index.write();
     let missing = blocks.map(|block| index.missing_nodes(core.frames(), block));

@@ -1,9 +1,9 @@
 //! Bytes from the store to readers: holes, fills and requests in flight, read-ahead, views,
 //! copies, and reads that leave nothing in the cache.
 //!
-//! - `holes`, `content`: what is known of the store's holes; queries for it
+//! - `holes`, `content`: the store's holes as far as they are known; the queries that find them
 //! - `window`, `read_ahead`: the size of the read-ahead window; which blocks are in it
-//! - `requests`, `fill`: reads in flight; a miss, from the charge to the bytes
+//! - `requests`, `fill`: reads in flight; the handling of a miss, from the charge to the bytes
 //! - `view`, `take_view`: a view; taking one, with the inlined hit
 //! - `copy`, `block_reader`, `uncached`: `read_at` and scans; a reader that remembers blocks; reads
 //!   that leave nothing in the cache

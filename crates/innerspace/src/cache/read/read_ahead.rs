@@ -1,5 +1,5 @@
 //! Read-ahead: chooses which blocks to put in flight before a reader needs them, and when. `window`
-//! has the size of the windows.
+//! decides how large the windows are.
 //!
 //! Two windows, as in Linux's on-demand read-ahead: while a reader is in one, the next is in
 //! flight. A stream is recognised by its misses: neighbours upwards or downwards at the second, a
@@ -7,8 +7,8 @@
 //! a share of the memory; it halves when blocks that were read ahead are evicted unused. Windows of
 //! several requests move by one request at a time: two windows of them stay in flight. A reader
 //! that jumps about has no stream, and nothing is read ahead for it. A request of several blocks
-//! says what it needs, so no stride is looked for, and in an upward stream the first window follows
-//! the third neighbour.
+//! says what it needs, so no stride is looked for, and in an upward stream the first window comes
+//! with the fourth such request.
 //!
 //! Threads that share a handle may disturb each other's figures, which costs a wrong guess and
 //! nothing else.
@@ -39,11 +39,12 @@ const STREAMS: usize = 8;
 /// The longest stride, in blocks.
 const MOST_STRIDE: u64 = 512;
 
-/// How many blocks after the requested ones may have been cached already, without ending the
-/// stream.
+/// How many blocks behind the requested ones a reader may pass without ending its stream, because
+/// they were cached already.
 const SLACK: u64 = 8;
 
-/// The number of requests of several blocks, after the second neighbour, that read nothing ahead.
+/// How many requests of several blocks, after the second one of a stream, read nothing ahead
+/// either.
 const PATIENCE: u64 = 1;
 
 /// Blocks to put in flight: `count` of them, `step` apart, from `first` on.
@@ -91,9 +92,9 @@ struct Known {
     clock: u64,
 }
 
-/// One stream: its reader is at `last`, and goes on in steps of `step` blocks. Or a single miss
-/// that may become a stream. Blocks ahead of the reader are counted in steps from `last`,
-/// which are the same upwards and downwards.
+/// A stream, whose reader is at `last` and moves in steps of `step` blocks; or a single miss that
+/// may become a stream. Blocks ahead of the reader are counted in steps from `last`, which are the
+/// same upwards and downwards.
 #[derive(Clone, Copy, Debug, Default)]
 struct One {
     /// The block that was last needed. Of a read of several, the last one in the stream's
@@ -101,14 +102,14 @@ struct One {
     last: u64,
     /// The distance from each block to the next; 0 after a single miss.
     step: i64,
-    /// For a single miss: its first block, and the distance from there to the nearest miss before
-    /// it, which is a stride if it occurs again. 0 if there was none near.
+    /// For a single miss: its first block, and its distance from the nearest earlier miss, or 0 if
+    /// none was near. The distance is a stride if it occurs again.
     low: u64,
     distance: i64,
     /// The number of blocks ahead that were requested already.
     asked: u64,
-    /// The step at which the reader requests more: the first one of the window that it has not
-    /// entered yet, or the last one of a request. 0 if there is none.
+    /// How many steps ahead the reader requests more: at the first block of the window that it has
+    /// not entered yet, or at the last block of a request. 0 if nowhere.
     trigger: u64,
     /// The number of blocks of the window that was requested last.
     window: u64,
@@ -130,19 +131,20 @@ impl One {
         if step == 0 {
             return None;
         }
-        // This wraps: a stream that is expected from block 0 on has its last block before that.
+        // This wraps: a stream that is expected to begin at block 0 has a `last` of `u64::MAX`.
         let distance = block.wrapping_sub(self.last) as i64;
         let fits = distance.signum() == step.signum() && distance % step == 0;
         fits.then(|| (distance / step) as u64)
     }
 
-    /// Returns the block that is so many steps ahead.
+    /// Returns the block that is `steps` steps ahead.
     fn ahead(&self, steps: u64) -> u64 {
         self.last.wrapping_add_signed(self.step * steps as i64)
     }
 
     /// Whether a miss at `block` belongs to the stream. That is so for a block that was requested,
-    /// for the next one, and for one a little further, because some blocks were already cached.
+    /// for the next one, and for one a little further on, since the blocks before it may have been
+    /// cached already.
     fn continues_with(&self, block: u64) -> bool {
         let steps = self.steps_to(block);
         steps.is_some_and(|steps| steps <= self.asked + 1 + SLACK.min(self.window))
@@ -152,9 +154,9 @@ impl One {
         self.step == 0 && self.used > 0
     }
 
-    /// For a single miss, returns the step of the stream that it becomes with a miss of `block` to
-    /// `high`: if they are neighbours, or as far from one another as this one was from the miss
-    /// before it.
+    /// Returns the step of the stream that this single miss makes with a miss of the blocks `block`
+    /// to `high`: if the two are neighbours, or as far apart as this miss was from the one before
+    /// it.
     fn becomes(&self, block: u64, high: u64) -> Option<i64> {
         if !self.is_single() {
             return None;
@@ -294,7 +296,7 @@ impl Stream {
             one.patience = one.patience.saturating_sub(1);
             if one.steps_to(block) <= Some(one.asked) {
                 // The block was evicted before the reader came to it, or there was no memory for
-                // it. Starts again from here. Otherwise each miss would move the window further
+                // it. The window starts again from here. Otherwise each miss would move it further
                 // ahead of a reader that finds none of the blocks.
                 one.asked = 0;
                 window = window.min(one.window);

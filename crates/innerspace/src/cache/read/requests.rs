@@ -3,11 +3,12 @@
 //! [`FileCore::request_for`] takes neighbouring blocks that were just made (in the index, locked,
 //! not up to date), and notes them in the file's table. [`FileCore::submit`] hands them to
 //! [`Store::submit`]. From then on, until the store completes the request, the [`Fill`] owns the
-//! right to their bytes and a reference to each frame. Bytes that are missing then are read by
-//! plain calls, for which the request is queued: by a worker, or by a thread that waits for one of
-//! its blocks ([`FileCore::wait_made`]). If a request cannot be called back when its file is
-//! closed, it is *detached*: its blocks leave the index, and the frames stay with the request until
-//! the store completes it. No frame is reused to which a store may still write (R6).
+//! right to the blocks' bytes and a reference to each frame. If the store completes it with bytes
+//! missing, the request is queued, and these bytes are read by plain calls: by a worker, or by a
+//! thread that waits for one of the blocks ([`FileCore::wait_made`]). If a request cannot be called
+//! back when its file is closed, it is *detached*: its blocks leave the index, and the frames stay
+//! with the request until the store completes it. No frame is reused to which a store may still
+//! write (R6).
 //!
 //! The pages in flight are bounded for each group above the file ([`FileCore::room_in_flight`]).
 //! The states of a request, and the argument for waiting without threads, are in
@@ -39,7 +40,7 @@ use crate::sync::atomic::Ordering;
 use crate::sync::panics::{Panics, caught};
 use crate::units::FrameId;
 
-/// The part of every limit that requests in flight may take.
+/// Requests in flight take at most this part (an eighth) of every limit.
 pub(crate) const FLIGHT_PART: u64 = 8;
 
 /// A read of neighbouring blocks. If this is dropped before its end, the read has failed.
@@ -50,12 +51,13 @@ pub(crate) struct Fill {
     fills: Option<Fills<Pool>>,
     /// The number of bytes that the store has for the blocks.
     wanted: usize,
-    /// The number of bytes that are read; `None` if the blocks could not be read together, and are
+    /// The number of bytes read so far. `None` if reading the blocks together failed: they are then
     /// read one by one.
     done: Option<usize>,
     /// Whether no caller needs the blocks yet.
     is_ahead: bool,
-    /// The store, in use until the request is over: the next open of the same store waits for that.
+    /// Keeps the store in use until the request is over: the next open of the same store waits
+    /// until then.
     store: Option<Arc<StoreHandle>>,
 }
 
@@ -117,11 +119,11 @@ impl Fill {
                 self.done = Some(count);
                 return self.end(Vec::new());
             }
-            // A store may transfer less. If it reports more than was requested, the bytes are
-            // unknown.
+            // A store may transfer fewer bytes. If it reports more than were requested, none of
+            // them count as read.
             Ok(count) => self.done = Some(if count < self.wanted { count } else { 0 }),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // The read was not tried.
+            // The read was not attempted.
             Err(error) if StoreError::is_abandoned(&error) => {}
             Err(error) if self.blocks() == 1 => {
                 let error = self.error(error);
@@ -165,9 +167,8 @@ impl Fill {
         self.end(read.unwrap_or_else(|error| vec![Some(error); blocks]));
     }
 
-    /// Ends the request: each block becomes a block of the file and up to date, or is taken out
-    /// with the error at its place in `errors`. Wakers of futures are left to be called where no
-    /// lock is held.
+    /// Ends the request: each block becomes up to date, or is removed from the file with the error
+    /// at its position in `errors`. Wakers of futures are called later, where no lock is held.
     fn end(&mut self, errors: Vec<Option<FileError>>) {
         let Some(fills) = &mut self.fills else {
             return;
@@ -197,8 +198,9 @@ impl Fill {
         core.wake_due_elsewhere();
     }
 
-    /// Ends the request, if it has not ended. `settle` gets each block that belongs to the file. A
-    /// block that `settle` drops is taken out, and its waiters fill it themselves.
+    /// Ends the request, if it has not ended. Passes each block to `settle`, unless the request was
+    /// detached from its file. A block that `settle` drops is removed from the file, and its
+    /// waiters fill it themselves.
     fn leave(&mut self, mut settle: impl FnMut(u64, NewBlock<'_>)) {
         let Some(fills) = self.fills.take() else {
             return;
@@ -226,8 +228,9 @@ impl Drop for Fill {
             self.leave(|_, new| drop(new));
             self.core.wake_due_elsewhere();
         }
-        // A file that was closed meanwhile has dropped its store. The last drop may run any code,
-        // and this may be any thread, even one of the store's threads, in a completion.
+        // If the file was closed meanwhile, this may be the last reference to its store, whose drop
+        // may run any code. This may be any thread, even one of the store's own in a completion, so
+        // the drop is deferred.
         let last = self.store.take().and_then(Arc::into_inner);
         if let Some(store) = last {
             let core = &self.core;
@@ -261,7 +264,8 @@ impl Job for Call {
 }
 
 impl FileCore {
-    /// Returns how many blocks read-ahead may put in flight now, by the nearest limit.
+    /// Returns how many more blocks may be put in flight now, by the limits of all groups above the
+    /// file.
     pub(crate) fn room_in_flight(&self) -> u64 {
         let rooms = self.id.groups.iter().map(|group| {
             let max = self.pool.groups.max(*group).map_or(u64::MAX, |max| max.0);
@@ -298,8 +302,9 @@ impl FileCore {
         Request::new(Operation::Read, bytes.start, fill)
     }
 
-    /// Hands requests to the store. If the store panics, requests that it drops have failed, and
-    /// are read by plain calls: the caller may have come for another request.
+    /// Hands requests to the store. A panic of the store goes no further, because the caller may
+    /// not need any of these requests. Those that the store drops in it fail, and are then read by
+    /// plain calls.
     pub(crate) fn submit(&self, batch: Batch) {
         if batch.remaining() == 0 {
             return;
@@ -318,16 +323,17 @@ impl FileCore {
         }
     }
 
-    /// Returns the bytes of some blocks that the store has.
+    /// Returns the range of these blocks' bytes that the store has.
     pub(crate) fn stored_range(&self, blocks: &Range<u64>) -> Range<u64> {
         let start = blocks.start << self.block_shift();
         let last = stored_bytes(self, blocks.end - 1);
         start..last.end.max(start)
     }
 
-    /// Reads `wanted` bytes of neighbouring blocks by the store's plain calls, except for the first
-    /// `done`, or one by one without such a number. `first` is the first of these blocks. Returns
-    /// the error of each block that has one; empty if all were read.
+    /// Reads the first `wanted` bytes of neighbouring blocks, which begin with `first`, by the
+    /// store's plain calls. The first `done` of the bytes were read already; if `done` is `None`,
+    /// or reading the rest together fails, reads the blocks one by one. Returns an error or `None`
+    /// for each block, or an empty list if all were read together.
     pub(crate) fn read_fills(
         &self,
         store: &dyn Store,
@@ -387,8 +393,8 @@ impl FileCore {
         starts.map(read).collect()
     }
 
-    /// Waits until a block that is being filled is filled, or could not be. If its request is
-    /// queued, makes the store's call.
+    /// Waits until the fill of a block has ended, with or without success. If the block's request
+    /// is queued, makes the store's call itself.
     pub(crate) fn wait_made(&self, held: &BlockRef<'_>) {
         let in_flight = &self.requests;
         if !self.cache.is_served() {
@@ -401,21 +407,22 @@ impl FileCore {
         held.wait(Bit::Locked);
     }
 
-    /// Notes that a block was filled, or could not be, and is unlocked.
+    /// Notes that the fill of a block has ended, with or without success, and that the block is
+    /// unlocked.
     pub(crate) fn note_made(&self) {
         if !self.cache.is_served() {
             self.requests.note_filled();
         }
     }
 
-    /// Waits until no request has a block of the range. No other thread may begin a request
-    /// meanwhile: the caller holds the file exclusively.
+    /// Waits until no request has a block of the range. The caller holds the file exclusively, so
+    /// that no other thread begins one meanwhile.
     pub(crate) fn wait_landed(&self, blocks: &Range<u64>) {
         self.requests.wait_landed(blocks, |fill| fill.run());
     }
 
-    /// Gives up requests that no store has begun, and takes the blocks of the others out of the
-    /// file, which is being closed.
+    /// Gives up the requests that the store has not begun, and removes the blocks of the others
+    /// from the file, which is being closed.
     pub(crate) fn detach_requests(&self) {
         // A thread that put a block in before the file was closed holds `invalidate` shared until
         // its request is in the table.
@@ -437,7 +444,8 @@ impl FileCore {
         drop(BlockRef::new(self, frame, 0));
     }
 
-    /// Wakes due futures where no lock is held: after the present job, or in another one.
+    /// Wakes due futures where no lock is held: here if this thread is in a job, and not in a call
+    /// to a store inside it; in another job otherwise.
     pub(crate) fn wake_due_elsewhere(&self) {
         if !self.ready.is_any_due() {
             return;

@@ -48,8 +48,8 @@ impl Handle {
 
     /// Returns a view of a range of one block, if it is cached and hot.
     ///
-    /// How many views a processor has under way at a time depends on the number of instructions,
-    /// which are counted (see `BENCHMARKS.md`). So every unusual case is left to a call.
+    /// The fewer instructions a view takes, the more views a processor has under way at a time. The
+    /// instructions are counted (see `BENCHMARKS.md`), so every unusual case is left to a call.
     #[inline(always)]
     fn hit(&self, range: &Range<u64>) -> Option<Pinned<Pool>> {
         let core = &*self.core;
@@ -72,7 +72,8 @@ impl Handle {
         Pinned::find(&*core.pool, in_page, len, |pool| pool.take_hot(tag))
     }
 
-    /// Returns a view over the end of a page, if its two pages are cached, hot, and in a row.
+    /// Returns a view across the boundary of two pages, if both are cached and hot, and their
+    /// frames are consecutive.
     #[inline(never)]
     fn hit_pair(&self, range: &Range<u64>) -> Option<Pinned<Pool>> {
         let core = &*self.core;
@@ -91,8 +92,8 @@ impl Handle {
     }
 
     /// Takes a view that is not a hit: of a block that is not hot, or not where it was last found;
-    /// of one that has to be filled; of several. If it may not wait, this fails for a block that
-    /// has to be filled, is being written, or is mapped writable.
+    /// of one that has to be filled; of several. With [`Wait::No`], fails for a block that has to
+    /// be filled, is being written, or is mapped writable.
     #[cold]
     #[inline(never)]
     fn view_missed(
@@ -140,7 +141,7 @@ impl Handle {
                         return Ok(pinned);
                     }
                     if !held.meta().hold.load().is_cached() {
-                        // It has been moved or cut off, and what is there now may be viewed.
+                        // The block was moved or cut off. A block that is there now may be viewed.
                         continue;
                     }
                 }
@@ -166,8 +167,8 @@ impl Handle {
 
 /// Returns a view that begins `inside` bytes into a cached block, without a reference to it: by a
 /// guess of its frame, or, in a file without tags, by one look at the index. Marks the block used,
-/// and hot if there was no mark to make. Returns `None` if the block was not found so, is not up to
-/// date, is being written or is mapped writable.
+/// and makes it hot if it then has all marks. Returns `None` if the block was not found in this
+/// way, is not up to date, is being written or is mapped writable.
 pub(super) fn take_cached<'id>(
     core: &FileCore,
     pool: Here<'id, Pool>,
@@ -199,8 +200,9 @@ pub(super) fn take_cached<'id>(
 }
 
 /// Returns a view that begins `inside` bytes into a block which the caller holds in the given
-/// frame. Marks the block used, and hot if there was no mark to make; the next view guesses its
-/// frame. Returns `None` if the block is not up to date, is being written or is mapped writable.
+/// frame. Marks the block used, and makes it hot if it then has all marks. The next view guesses
+/// its frame. Returns `None` if the block is not up to date, is being written or is mapped
+/// writable.
 ///
 /// The block may be moved meanwhile. Its old frame stays CACHED until the index leads to the new
 /// one, and leaves the cache before the new one is written. So the view shows the block's bytes as

@@ -1,14 +1,14 @@
 //! Reads without caching (DONTCACHE): bytes that are needed once leave no blocks behind.
 //!
-//! A cached block is used where it is, and not marked, since the read did not bring it in. Blocks
-//! that such a read brings in, the block that it needs and those read ahead after it, are held
+//! A block that another operation brought in is read where it is, and not marked as used. Blocks
+//! that an uncached read brings in, the block that it needs and those read ahead after it, are held
 //! until they are used. Then they are evicted without a shadow, unless they were used in another
 //! way meanwhile: marked by a use, held, viewed, mapped or written.
 //!
-//! Two cases are decided by the frame's word at the moment of the eviction, since there is no bit
-//! left to remember more. A block that was only prefetched meanwhile is unmarked at that moment,
-//! and is evicted. If two of these reads use a block at the same time, both hold it, and the one
-//! that brought it in takes the other for a use: the block stays.
+//! Two cases are decided by the state of the frame at the moment of the eviction, since its words
+//! have no bit left to remember more. A block that was only prefetched meanwhile is unmarked at
+//! that moment, and is evicted. If two of these reads use a block at the same time, both hold it,
+//! and the one that brought it in takes the other's reference for a use: the block stays.
 
 use std::collections::VecDeque;
 use std::ops::{Range, RangeBounds};
@@ -96,13 +96,12 @@ impl<'f> UncachedRead<'f> {
         }
     }
 
-    /// Reads the block, which comes after all earlier ones.
+    /// Returns the block, up to date, or `None` for a hole. Blocks are read in ascending order.
     fn read_block(&mut self, block: u64) -> Result<Option<BlockRef<'f>>, FileError> {
         let file = self.file;
         loop {
             while let Some(held) = self.brought.pop_front_if(|held| held.block <= block) {
-                // Otherwise the block was cut off, or moved, or another block was evicted in its
-                // place.
+                // Otherwise the read has passed the block, or the block was cut off or moved.
                 if held.block == block && held.meta().hold.load().is_cached() {
                     self.go_on(&held);
                     file.check_not_reentrant()?;
@@ -128,8 +127,8 @@ impl<'f> UncachedRead<'f> {
         }
     }
 
-    /// Puts the next window in flight when it is time, because a block that was brought in is about
-    /// to be used.
+    /// Puts the next window in flight if it is due: a block that was brought in is about to be
+    /// used.
     fn go_on(&mut self, held: &BlockRef<'f>) {
         let (file, brought) = (self.file, &mut self.brought);
         let keep = |held: BlockRef<'f>| brought.push_back(held.drop_after_use());
@@ -208,7 +207,8 @@ impl Handle {
                 None => each(&View::zeros(len)),
                 Some(held) => {
                     let view = View::of_frame(&core.pool, held.frame, start..start + len);
-                    // The block is being written, or mapped writable, so it is needed in the cache.
+                    // Without a view, the block is being written or mapped writable, so it is
+                    // needed in the cache.
                     each(&view.map_or_else(|| self.view(piece, Wait::Yes), Ok)?);
                 }
             }

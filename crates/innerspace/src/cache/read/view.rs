@@ -1,9 +1,9 @@
 //! Views: owned, immutable bytes of a file.
 //!
-//! Inside one block a view is the frame itself, held by a count in its hold word. Over several
-//! blocks it is their frames, which lie in a row, each held in the same way ([`super::long_view`]);
-//! of a hole it is a static page of zeros. In each case the bytes never change: writers move the
-//! block to a new frame while views keep the old one (P28).
+//! A view inside one block is the frame itself, held by a count in its hold word. A view over
+//! several blocks is their consecutive frames, each held in the same way ([`super::long_view`]). A
+//! view of a hole shows static zeros. In each case the bytes never change: writers move the block
+//! to a new frame while views keep the old one (P28).
 
 use std::fmt;
 use std::ops::{Deref, Range, RangeBounds};
@@ -17,8 +17,8 @@ use crate::units::{FrameId, MIB, PAGE_SIZE};
 pub(crate) const MAX_ZEROS: u64 = (PAGE_SIZE as u64) << MAX_ORDER;
 const _: () = assert!(MAX_ZEROS == 2 * MIB);
 
-/// The bytes of a hole, aligned as a block is. Never written, so the host backs it with one page of
-/// its own.
+/// The bytes of a hole, aligned as a block is. Never written, so the host backs all of it with its
+/// zero page.
 #[repr(align(4096))]
 struct Zeros([u8; MAX_ZEROS as usize]);
 
@@ -60,8 +60,8 @@ impl View {
 }
 
 impl View {
-    /// Returns a view of a part of the bytes, which counts as a view of its own: it keeps the block
-    /// in memory, not this view. Nothing is copied.
+    /// Returns a view of a part of the bytes. The new view is independent of this one: it keeps the
+    /// block in memory itself. Nothing is copied.
     ///
     /// ```
     /// # use innerspace::{MIB, Memory, View, store::MemoryStore};

@@ -16,9 +16,10 @@ use crate::units::{KIB, MIB};
 /// The first window of a stream in blocks, or fewer if the largest is smaller.
 pub(super) const FIRST_WINDOW: u64 = 4;
 
-/// The largest window of read-ahead is this part of the nearest limit, but at most [`MOST_WINDOW`].
-/// It is at least [`LEAST_WINDOW`], Linux's own, and half of [`REQUESTS_AHEAD`] of the store's
-/// preferred size, as far as other parts of the limit allow: see [`largest`].
+/// The largest window of read-ahead is this part (a sixteenth) of the nearest limit, but at most
+/// [`MOST_WINDOW`]. It is at least [`LEAST_WINDOW`], Linux's own, unless that exceeds
+/// [`LARGE_PART`] (an eighth) of the limit. It also holds half of [`REQUESTS_AHEAD`] requests of
+/// the store's preferred size, unless these exceed a sixteenth. See [`largest`].
 const WINDOW_PART: u64 = 16;
 const MOST_WINDOW: u64 = 8 * MIB;
 const LEAST_WINDOW: u64 = 128 * KIB;
@@ -67,9 +68,9 @@ impl Tuning {
         next.min(self.most)
     }
 
-    /// Returns the number of blocks after which more are requested, if that is before the reader
-    /// comes to the end of a window: one request, so that each that is used up is followed by
-    /// another.
+    /// Returns the number of blocks by which a window of two or more requests moves: one request,
+    /// so that each request that is used up is followed by another. Returns `None` for a smaller
+    /// window, which is requested as a whole.
     pub(super) fn stride(&self, window: u64) -> Option<u64> {
         (window / 2 >= self.request).then_some(self.request)
     }
