@@ -52,7 +52,7 @@ pub(crate) enum Word {
     Empty,
     /// A cached block, whose first frame this is.
     Block(FrameId),
-    /// The count of evictions at which a block was evicted. The block counts as absent.
+    /// How many evictions there had been when the block was evicted. The block counts as absent.
     Shadow(u64),
     /// A node with this height.
     Node(FrameId, u32),
@@ -135,7 +135,7 @@ impl Default for Index {
     }
 }
 
-/// The contents of an index.
+/// How many blocks, shadows and nodes an index has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) blocks: u64,
@@ -177,8 +177,8 @@ fn height_of(word: u64) -> u32 {
 }
 
 impl<T: Default> Index<T> {
-    /// Creates an empty index. Its mutex has this place in the lock order, and its blocks get these
-    /// tags.
+    /// Creates an empty index. Its mutex has `rank` in the lock order, and its blocks get their
+    /// tags from `tags`.
     pub(crate) fn ranked(rank: Rank, tags: Tags) -> Index<T> {
         Index {
             root: AtomicU64::new(0),
@@ -188,7 +188,7 @@ impl<T: Default> Index<T> {
     }
 }
 
-/// The way from the root to the word of a block, as far as there are nodes.
+/// The path from the root to the word of a block, as far as there are nodes.
 struct Way<'n> {
     /// The block's word; or the word below which nodes are missing.
     slot: &'n AtomicU64,
@@ -198,8 +198,8 @@ struct Way<'n> {
     missing: usize,
 }
 
-/// Walks from the root word to the word of `block`. A reader is in a section. It uses only `slot`,
-/// and only if `missing` is 0.
+/// Walks from the root word to the word of `block`. A reader calls this in a section, and uses only
+/// `slot`, and only if `missing` is 0.
 #[inline(always)]
 fn walk<'n>(root: &'n AtomicU64, nodes: &'n impl Nodes, block: u64) -> Way<'n> {
     // Acquire, here and below, pairs with the release stores of `IndexWriter`: the words of a node
@@ -236,8 +236,8 @@ fn walk<'n>(root: &'n AtomicU64, nodes: &'n impl Nodes, block: u64) -> Way<'n> {
     }
 }
 
-/// Calls `visit` for the words of the blocks in `range` (not empty) below the word in `slot`, whose
-/// first block number is `base`, except for those that are empty, until it returns something.
+/// Calls `visitor` for the blocks and shadows in `range` (not empty) below the word in `slot`,
+/// until it returns something. `base` is the first block number below `slot`.
 fn visit<R>(
     nodes: &impl Nodes,
     slot: &AtomicU64,
@@ -296,7 +296,7 @@ impl<T> Index<T> {
     pub(crate) fn load(&self, nodes: &impl Nodes, block: u64) -> Word {
         let slot = self.slot(nodes, block);
         slot.map_or(Word::Empty, |slot| {
-            // The root word may have come to lead to a node since it was chosen as a slot.
+            // If the slot is the root word, that may lead to a node by now.
             match Word::decode(slot.load(Ordering::Acquire)) {
                 Word::Node(..) => Word::Empty,
                 word => word,

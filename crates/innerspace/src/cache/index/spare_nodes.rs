@@ -36,7 +36,7 @@ impl<'p> SpareNodes<'p> {
         Ok(())
     }
 
-    /// Returns the nodes. An insertion takes out those that it links.
+    /// Returns the nodes. An insertion removes those that it links.
     pub(crate) fn nodes(&mut self) -> &mut Vec<FrameId> {
         &mut self.nodes
     }

@@ -24,9 +24,10 @@ impl<'a, T> IndexWriter<'a, T> {
         &mut self.guarded
     }
 
-    /// Puts `frames` at `first` and after it, up to the first place where a block is already, with
-    /// one walk down for each node. Takes missing nodes from `spares`, in which they are zeroed and
-    /// not linked yet. The shadows that the blocks replace are added to `shadows`.
+    /// Puts `frames` at the block `first` and those after it, up to the first place that has a
+    /// block already. Walks down once for each node. Takes missing nodes from `spares`, in which
+    /// they are zeroed and not linked yet. The shadows that the blocks replace are added to
+    /// `shadows`.
     pub(crate) fn insert(
         &mut self,
         nodes: &impl Nodes,
@@ -107,9 +108,9 @@ impl<'a, T> IndexWriter<'a, T> {
         );
     }
 
-    /// Takes `frame` out of `block`, and leaves the given shadow if a node remains to hold it.
-    /// Nodes that became empty are unlinked and added to `freed`; they may be reused only after a
-    /// grace period.
+    /// Removes `frame` from the slot of `block`, and leaves the given shadow if a node remains to
+    /// hold it. Nodes that became empty are unlinked and added to `freed`; they may be reused only
+    /// after a grace period.
     pub(crate) fn remove(
         &mut self,
         nodes: &impl Nodes,
@@ -160,8 +161,8 @@ impl<'a, T> IndexWriter<'a, T> {
         walk(self.root, nodes, block).missing
     }
 
-    /// Adds the nodes that are missing on the way to `block`: levels above the root until the block
-    /// fits, and then those below.
+    /// Adds the nodes that are missing on the path to `block`: levels above the root until the
+    /// block fits, and then those below.
     #[cold]
     fn make_way<'n>(
         &mut self,
@@ -200,17 +201,17 @@ impl<'a, T> IndexWriter<'a, T> {
             way.node = Some((node, way.slot));
             way.slot = &nodes.words(node)[position(block, height)];
             if let Word::Shadow(_) = Word::decode(before) {
-                // A shadow of block 0 in the root word is not worth a node.
+                // A shadow of block 0 in the root word is dropped, not moved to the node.
                 counts.shadows -= 1;
             }
         }
         way
     }
 
-    /// Takes the word of `block` out of its node's count. Unlinks the nodes on the path that became
-    /// empty.
+    /// Subtracts the word of `block` from its node's count. Unlinks the nodes on the path that
+    /// became empty.
     fn prune(&mut self, nodes: &impl Nodes, block: u64, freed: &mut Vec<FrameId>) {
-        // Each round has the lowest node that is left on the way.
+        // Each round handles the lowest node that is left on the path.
         while let Some((node, link)) = walk(self.root, nodes, block).node {
             let live = nodes.live(node) - 1;
             nodes.set_live(node, live);

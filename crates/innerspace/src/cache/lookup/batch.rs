@@ -1,4 +1,4 @@
-//! Locks the cached blocks of a range in batches, and takes them out of the file.
+//! Locks the cached blocks of a range in batches, and removes them from the file.
 
 use std::ops::Range;
 
@@ -11,26 +11,26 @@ use crate::cache::map::mappers::Revoke;
 use crate::frame::{Dropped, FlagSet};
 use crate::sync::failpoint;
 
-/// The number of blocks for which one grace period is made.
+/// The most blocks that are locked at a time, and share one grace period.
 const BATCH: usize = 64;
 
-/// Takes those blocks out of the file whose bytes the store has and cannot lose any more. Returns
-/// how many.
+/// Removes from the file those blocks of a range whose bytes the store has, and can no longer lose.
+/// Returns how many.
 pub(crate) fn forget_clean(core: &FileCore, blocks: Range<u64>) -> u64 {
     remove_some(core, blocks, |batch| {
         batch.retain(|locked| !locked.meta().flags.load().contains(FlagSet::DIRTY));
-        // Blocks that were written since the last sync began, or have come into doubt, are left
-        // out.
+        // Blocks that were written since the last sync began, or were left in doubt by a failed
+        // sync, stay.
         retain_synced(core, batch);
     })
 }
 
-/// Takes all blocks of a range out of the file, dirty or not.
+/// Removes all blocks of a range from the file, dirty or not.
 pub(crate) fn remove_blocks(core: &FileCore, blocks: Range<u64>) {
     remove_some(core, blocks, |_| {});
 }
 
-/// Takes those blocks of a range out of the file that `retain` leaves in each batch. Returns how
+/// Removes from the file those blocks of a range that `retain` leaves in each batch. Returns how
 /// many.
 fn remove_some<'f>(
     core: &'f FileCore,
@@ -50,8 +50,8 @@ fn remove_some<'f>(
     }
 }
 
-/// Locks the next cached blocks in `next..end`, in ascending order, each when no write of it is
-/// under way. Advances `next`.
+/// Locks the next cached blocks in `next..end`, in ascending order, and waits until no write of
+/// them is under way. Advances `next` past them.
 pub(crate) fn lock_batch<'f>(core: &'f FileCore, next: &mut u64, end: u64) -> Vec<Locked<'f>> {
     let mut batch = Vec::new();
     while batch.len() < BATCH {
@@ -64,7 +64,7 @@ pub(crate) fn lock_batch<'f>(core: &'f FileCore, next: &mut u64, end: u64) -> Ve
             break;
         };
         *next = block + 1;
-        // An error means that the block's fill failed and took the block away.
+        // An error means that the block's fill failed, which removed the block.
         if let Ok(Some(locked)) = core.find_lock(block, Get::NONE) {
             locked.wait_stable();
             batch.push(locked);
@@ -73,7 +73,7 @@ pub(crate) fn lock_batch<'f>(core: &'f FileCore, next: &mut u64, end: u64) -> Ve
     batch
 }
 
-/// Takes locked, stable blocks out of the file.
+/// Removes locked, stable blocks from the file.
 pub(crate) fn drop_batch(core: &FileCore, batch: Vec<Locked<'_>>) {
     let (Some(first), Some(last)) = (batch.first(), batch.last()) else {
         return;

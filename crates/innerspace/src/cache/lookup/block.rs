@@ -19,7 +19,7 @@ pub(crate) struct BlockRef<'f> {
     pub(crate) after: AfterUse,
 }
 
-/// What happens to a block when its reference is dropped.
+/// Whether a block is evicted when its reference is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AfterUse {
     /// The block stays cached.
@@ -29,7 +29,7 @@ pub(crate) enum AfterUse {
 }
 
 impl<'f> BlockRef<'f> {
-    /// Takes over a reference.
+    /// Takes over a reference that the caller has taken.
     pub(crate) fn new(file: &'f FileCore, frame: FrameId, block: u64) -> BlockRef<'f> {
         BlockRef {
             file,
@@ -96,12 +96,12 @@ impl Drop for BlockRef<'_> {
 /// replaces it. Dropping this unlocks the block.
 #[derive(Debug)]
 pub(crate) struct Locked<'f> {
-    /// `None` once the lock was given away other than by a drop.
+    /// `None` once the guard was consumed, and no longer has the lock.
     held: Option<BlockRef<'f>>,
 }
 
 impl<'f> Locked<'f> {
-    /// Takes over a lock.
+    /// Takes over the lock of a block, which the caller has acquired.
     pub(crate) fn new(held: BlockRef<'f>) -> Locked<'f> {
         debug_assert!(
             held.meta()
@@ -146,8 +146,8 @@ impl<'f> Locked<'f> {
     }
 
     /// Notes that a call has changed bytes of the block in place, so that code translated from them
-    /// is stale. This concerns mapped pages only: a page that is not mapped now will be mapped by
-    /// an RMW of the hold word after the end of the write, and so with the new bytes.
+    /// is stale. This concerns mapped pages only: a page that is not mapped now can be mapped only
+    /// by a later RMW of the hold word, and is then mapped with the new bytes.
     #[inline]
     pub(crate) fn written_in_place(&self, inside: &Range<usize>) {
         if self.meta().hold.load().mapped() > 0 {
@@ -179,8 +179,8 @@ impl<'f> Locked<'f> {
         std::mem::forget(self.unlock());
     }
 
-    /// Returns the frame and the block's number, for a guard of another type that takes over lock
-    /// and reference.
+    /// Returns the frame and the block's number, for a guard of another type that takes over the
+    /// lock and the reference.
     pub(crate) fn into_parts(mut self) -> (FrameId, u64) {
         self.take().into_parts()
     }
@@ -195,7 +195,7 @@ impl Drop for Locked<'_> {
 }
 
 /// A block that was just made: in the index, locked, not up to date. If this is dropped without
-/// being finished, the block is taken out again.
+/// being finished, the block is removed from the file again.
 pub(crate) struct NewBlock<'f> {
     /// The block, and the right to change its bytes. `None` once it is finished or has failed.
     made: Option<(BlockRef<'f>, Filling<'f>)>,

@@ -1,5 +1,5 @@
-//! The one lookup: [`FileCore::lookup`], which finds a block, and [`FileCore::find_lock`], which
-//! also locks it, as its flags say. The flags say how a missing block is made, too.
+//! The lookup of a block: [`FileCore::lookup`] finds it, and [`FileCore::find_lock`] also locks it.
+//! The flags ([`Get`]) say how it is locked, and how a missing block is made.
 //!
 //! A lookup walks the index in a section, takes a reference to the frame that it finds, and reads
 //! the slot again. If the word is still the same, the frame was this block when the reference was
@@ -83,8 +83,8 @@ impl BitOr for Get {
     }
 }
 
-/// What a new block assumes about the store. As long as the block is not in the index, another
-/// thread may make the assumption false.
+/// The assumption about the store on which a new block is made. Until the block is in the index,
+/// another thread may make it false.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Basis {
     /// Nothing: the block is filled from the store afterwards, or overwritten as a whole.
@@ -101,8 +101,9 @@ pub(crate) enum Basis {
 /// The length at which a copy begins to displace the lookaside table from the processor's cache.
 const MUCH: usize = PAGE_SIZE / 4;
 
-/// A published, locked block with two references that is not in the index, nor on the LRU. Dropping
-/// it frees the block, even if a store panics when memory is reclaimed for its place in the index.
+/// A published, locked block with two references that is neither in the index nor on an LRU list.
+/// Dropping it frees the block, even if a store panics when memory is reclaimed for its place in
+/// the index.
 struct Unlisted<'f>(&'f FileCore, FrameId);
 
 impl Drop for Unlisted<'_> {
@@ -138,9 +139,9 @@ impl FileCore {
         Ok(None)
     }
 
-    /// Returns the frame that is cached for the block now, if a guess or one look in a short
-    /// section finds it. The caller owns the reference to it, and will copy `len` bytes. `block`
-    /// was inside the file when its size was read.
+    /// Returns the frame in which the block is cached now, if a guess or one look in a short
+    /// section finds it. The caller then owns a reference to the frame. `len` is the number of
+    /// bytes that it will copy. `block` was inside the file when its size was read.
     #[inline(always)]
     pub(crate) fn look_up_once(&self, block: u64, len: usize) -> Option<FrameId> {
         let tag = self.blocks.index.tags().sought(block);
@@ -160,8 +161,8 @@ impl FileCore {
         Some(found)
     }
 
-    /// Enters a frame to which the index led in the lookaside table, so that the next lookup of the
-    /// block guesses it.
+    /// Enters a block's frame, found by the index, in the lookaside table, so that the next lookup
+    /// of the block guesses it.
     pub(crate) fn note_found(&self, block: u64, frame: FrameId) {
         let tag = self.blocks.index.tags().sought(block);
         if tag.is_somewhere() {
@@ -184,9 +185,9 @@ impl FileCore {
         }
     }
 
-    /// Looks at the index in a section, which this ends, and takes a reference to the frame that
-    /// the block has there. Returns `None` if the block is just being evicted or moved, so that a
-    /// second look may find another frame.
+    /// Looks the block up in the index, and takes a reference to its frame. Ends the caller's
+    /// section. Returns `Some(None)` if the block is not cached, and `None` if it is just being
+    /// evicted or moved: a second look may then find another frame.
     #[inline(never)]
     fn look_in<S>(&self, section: S, block: u64) -> Option<Option<FrameId>> {
         let frames = self.frames();
@@ -250,7 +251,7 @@ impl FileCore {
         Ok(Some(Locked::new(held)))
     }
 
-    /// Waits until a block that is being filled is filled, or has failed.
+    /// Waits until the fill of a block has ended. Returns the fill's error if it failed.
     pub(crate) fn wait_filled(&self, held: &BlockRef<'_>) -> Result<(), FileError> {
         self.wait_made(held);
         if held.is_up_to_date() {
@@ -260,9 +261,9 @@ impl FileCore {
         }
     }
 
-    /// Returns the error if a fill failed and took this held block away. A store that had no memory
-    /// for its files does not count as an error here: a caller that fills the block itself makes
-    /// room.
+    /// Returns the error if a fill failed and removed this held block. Reports no error if the
+    /// store's own files had no memory: the caller then fills the block itself, and makes room for
+    /// that.
     fn check_fill_error(&self, held: &BlockRef<'_>) -> Result<(), FileError> {
         if held.is_up_to_date() {
             return Ok(());
@@ -292,8 +293,8 @@ impl FileCore {
         self.create_in(block, get, basis, owned, &mut spares)
     }
 
-    /// Does the same in a frame of the file's group. Nodes that `spares` lacks are allocated as
-    /// `get` says.
+    /// Like [`FileCore::create_on`], in a frame that is charged to the file's group already. Nodes
+    /// that `spares` lacks are allocated as `get` says.
     pub(crate) fn create_in(
         &self,
         block: u64,
@@ -321,9 +322,9 @@ impl FileCore {
         Ok(Some(NewBlock::new(held)))
     }
 
-    /// Whether the basis of a new block still holds. Called under the index mutex, with nothing at
-    /// the block's place. If a block was made there meanwhile, written and evicted again, the epoch
-    /// moved before that block left the index.
+    /// Whether the basis of a new block still holds. Called under the index mutex, with no block in
+    /// the new one's place. If another block was made there meanwhile, written and evicted again,
+    /// the epoch has moved before it left the index.
     pub(crate) fn holds(&self, basis: Basis) -> bool {
         match basis {
             Basis::Nothing => true,
@@ -369,7 +370,7 @@ impl FileCore {
     }
 
     /// Puts a block that comes back soon after its eviction on the active list, unless it is only
-    /// to be written (P10), or not to stay.
+    /// to be written (P10), is not to stay, or is read ahead.
     fn note_refault(&self, frame: FrameId, shadow: Option<u64>, get: Get) {
         let Some(evicted_at) = shadow else {
             return;
@@ -391,8 +392,8 @@ impl FileCore {
         self.pool.refault_decision(evicted_at, pages)
     }
 
-    /// Takes a block out of the index and off its LRU list. The caller holds the block's lock. It
-    /// also drops the index's reference: afterwards by `uncache`, or before by `freeze`.
+    /// Removes a block from the index and from its LRU list. The caller holds the block's lock, and
+    /// drops the index's reference itself: afterwards by `uncache`, or before by `freeze`.
     pub(crate) fn unlink(&self, block: u64, frame: FrameId, shadow: Option<u64>) {
         let mut freed = Vec::new();
         self.blocks

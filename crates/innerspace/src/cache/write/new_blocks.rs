@@ -15,8 +15,8 @@
 //! step is not enough (a node is missing, a block is there, the last page is not whole, there is
 //! now a mapping), the page is freed, and its bytes take the path of other writes.
 //!
-//! **Runs.** A long write takes the resources for up to [`RUN`] whole pages together:
-//! charges, frames, places in the index, in the dirty index and on the list. If these cannot be had
+//! **Runs.** A long write takes the resources for up to [`RUN`] whole pages together: charges,
+//! frames, and places in the index, in the dirty index and on the LRU list. If these cannot be had
 //! without waiting, the first of the pages is written alone, and waits, reclaims or fails alone. So
 //! a write that fails half-way has written the pages before the failing one, and no more.
 //!
@@ -116,8 +116,8 @@ pub(crate) fn write_new_block(
 /// Makes a block. `fill` fills its frame, and `insert` puts it in its place.
 ///
 /// The next single frame is prefetched in quarters while there is other work to do: if it were
-/// prefetched as a whole, the thread would wait for its lines. The first two quarters come after a
-/// page was filled, the others before the next one is.
+/// prefetched as a whole, the thread would wait for its lines. Two quarters are prefetched after a
+/// page is filled, and the other two before the next page is filled.
 #[inline(always)]
 fn write_new(
     core: &FileCore,
@@ -184,9 +184,9 @@ pub(crate) fn take_back(core: &FileCore, frame: FrameId) {
     }
 }
 
-/// Writes the first whole pages of `bytes`, as many as fit in a run, if they are not cached. They
-/// are the rest of a write of `write_len` bytes. Returns how many bytes it wrote: 0 if the first
-/// page has to be written alone.
+/// Writes the first whole pages of `bytes`, as many as fit in a run, if they are not cached.
+/// `bytes` is the rest of a write of `write_len` bytes. Returns how many bytes it wrote: 0 if the
+/// first page has to be written alone.
 pub(crate) fn write_new_run(
     core: &FileCore,
     offset: u64,
@@ -195,7 +195,8 @@ pub(crate) fn write_new_run(
     _steady: &InvalidateGuard<'_>,
 ) -> Result<usize, FileError> {
     let whole = bytes.len() as u64 >> core.block_shift();
-    // A mapping may show a hole there, which has to be taken away before the bytes change.
+    // A mapping may show a hole there, whose translation would have to be revoked before the bytes
+    // change.
     if whole < 2 || core.id.order > 0 || core.inside_block(offset) > 0 || !core.mappers.is_empty() {
         return Ok(0);
     }
@@ -239,7 +240,8 @@ fn absent_from(core: &FileCore, first: u64, most: u64) -> u64 {
     next.map_or(end, |(block, _)| block) - first
 }
 
-/// Publishes a block that has its bytes. No other thread finds it yet.
+/// Publishes a block that already has its bytes. Until it is in the index, no other thread finds
+/// it.
 #[inline(always)]
 pub(crate) fn publish_complete(core: &FileCore, owned: PoolFrame<'_>, block: u64) -> FrameId {
     let flags = FlagSet::UPTODATE | FlagSet::DIRTY | FlagSet::REFERENCED;
@@ -253,19 +255,20 @@ pub(crate) fn note_new(core: &FileCore, dirty: &mut DirtyIndex, blocks: Range<u6
     core.grow_locked(end);
     dirty.insert_run(blocks, dirty_entry(core));
     publish(core, dirty);
-    // Release: a thread that sees a later step sees this one. All changes are made under this
-    // mutex.
+    // Release, paired with the loads in a fault: one that reads the new epoch finds the blocks in
+    // the index. The load here is Relaxed because the epoch changes only under this mutex.
     let epoch = core.blocks.hole_epoch.load(Ordering::Relaxed);
     core.blocks.hole_epoch.store(epoch + 1, Ordering::Release);
 }
 
-/// Puts complete blocks at `first` and after it, and makes the file as long as they are, or `end`
-/// bytes if the last one is shorter, in one step as far as writeback can see. In that step, under
-/// the mutex of the index, `may` says whether they may go in. Returns how many did. The rest are
-/// freed: another thread has made one of them, `may` refused, or no node could be allocated, in
-/// which case this also returns the error. Without a `mode`, no node is allocated, and a missing
-/// one is no error. With [`AllocMode::NoWait`], or without a mode, `may` refuses if there is a
-/// mapping.
+/// Puts complete blocks at `first` and after it, and makes the file at least as long as they are,
+/// or `end` bytes if that is less. Writeback sees these changes as one step. In that step, under
+/// the mutex of the index, `may` says whether the blocks may go in. Returns how many did.
+///
+/// The rest are freed: another thread has made one of them, the file is closed, `may` refused, or
+/// no node could be allocated. For the last, the error is returned as well. Without a `mode`, no
+/// node is allocated, and a missing one is no error. With [`AllocMode::NoWait`], or without a mode,
+/// the caller's `may` must refuse if there is a mapping.
 pub(crate) fn insert_complete(
     core: &FileCore,
     first: u64,
