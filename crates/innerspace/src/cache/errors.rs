@@ -34,13 +34,14 @@ texts! {
     }
 }
 
-/// An operation on a [`PagedFile`](crate::cache::PagedFile) that did not succeed.
+/// The error of an operation on a [`PagedFile`](crate::cache::PagedFile).
 ///
 /// Offsets and lengths are in bytes. Cloning is cheap: one failed read gives its error to all
 /// waiters.
 ///
-/// The list of errors of a call leaves out what many calls have: [`FileError::BadRange`] where a
-/// range is given, [`FileError::OtherProcess`], and in a callback [`FileError::Reentered`].
+/// The documentation of a call does not list errors that many calls have in common:
+/// [`FileError::BadRange`] where a range is given, [`FileError::OtherProcess`], and in a callback
+/// [`FileError::Reentered`].
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum FileError {
@@ -186,7 +187,7 @@ pub enum FileError {
         /// The end of the range.
         end: u64,
     },
-    /// The blocks of a view are in memory all at once, and would exceed the nearest limit.
+    /// The blocks of the view, which must be in memory all at once, would exceed the nearest limit.
     #[error(
         "{file}: a view of {} takes {} of blocks, and the limit is {}; use chunks, scan or read_at, or raise the limit",
         ByteSize(*len), ByteSize(*blocks), ByteSize(*max)
@@ -263,8 +264,8 @@ pub enum FileError {
         r#source: Arc<FileError>,
     },
     /// During a call to the file's store, the store made a call on the file that may wait for that
-    /// first call: for example to read a block that is not cached, to write, cut or sync. It may
-    /// read, view and evict cached blocks, and load them through a mapping.
+    /// first call: for example to read a block that is not cached, to write, truncate or sync. The
+    /// store may read, view and evict cached blocks, and load from them through a mapping.
     #[error("{file}: its store made a call of the file that would wait for the store")]
     Reentered {
         /// The file.
@@ -276,7 +277,7 @@ pub enum FileError {
     OtherProcess {
         /// The file.
         file: Arc<str>,
-        /// The id of the process that created the memory.
+        /// The process ID of the process that created the memory.
         pid: u32,
     },
     /// The last handle on the file was dropped.

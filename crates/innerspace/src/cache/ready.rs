@@ -12,12 +12,16 @@
 //! A waker is foreign code, which may immediately make another call on the same file. So it is
 //! called with no lock held. An operation that fills or cuts notes which futures are due, and wakes
 //! them when it has released everything; a close wakes them when the store can be opened again. In
-//! these cases the waking is left to a job
-//! ([`wake_due_elsewhere`](crate::cache::core::FileCore::wake_due_elsewhere)): for requests that
-//! land, to the end of their own job or to another one; for an operation that may hold locks of
-//! another file, in a call to that file's store or in reclaim; and for an operation on a thread of
-//! the program ([`Cache::wake`](crate::cache::Cache::wake)). So a waker that hangs holds up a
-//! thread of the memory, of which its payer has a share, and nothing else.
+//! three cases the waking is left to a job:
+//!
+//! - For a request that lands: its own job, at the end, or another one
+//!   ([`wake_due_elsewhere`](crate::cache::core::FileCore::wake_due_elsewhere)).
+//! - For an operation that may hold locks of another file, because it is in a call to that file's
+//!   store or in reclaim ([`Cache::wake`](crate::cache::Cache::wake)).
+//! - For an operation on a thread of the program (also `Cache::wake`).
+//!
+//! So a waker that hangs holds up a thread of the memory, of which its payer has a share, and
+//! nothing else.
 
 use std::future::Future;
 use std::ops::{Range, RangeBounds};
@@ -41,8 +45,8 @@ use crate::sync::{Arc, Weak};
 ///
 /// It needs no runtime: any executor can poll it. Missing blocks are read concurrently, as many as
 /// the store serves at a time, by threads of the memory or by `tick()`. Code that these threads
-/// call (a store, an error hook, a waker) may poll the future as well, which then does the work in
-/// that poll.
+/// call (a store, an error hook, a waker) may poll the future as well. The future then does the
+/// work in that poll.
 #[must_use = "futures do nothing unless polled"]
 pub struct Ready {
     handle: Arc<Handle>,

@@ -52,8 +52,9 @@ struct Call<T, E> {
 }
 
 /// Makes a call on a file or space, and drops this handle of it, which may be the last: a store
-/// that panics as its file is closed does so here. The result is a local value until then, because
-/// a panic in the drop of what a closure owns leaks the value that it returns.
+/// that panics as its file is closed does so here. The handle is dropped here, while the result is
+/// a local value, and not with a closure that owns it: a panic in that drop would leak the
+/// closure's result.
 pub(crate) fn call_and_drop<H, R>(handle: H, call: impl FnOnce(&H) -> R) -> R {
     let result = call(&handle);
     drop(handle);
@@ -91,7 +92,7 @@ impl<T: Send, E: Send> Run for Call<T, E> {
         let Stage::New(work) = self.stage.change(|stage| stage.replace(Stage::UnderWay)) else {
             unreachable!("a call is queued once");
         };
-        // The poll that takes the result panics in turn, as a plain call would.
+        // If the call panics, the poll that takes the result panics in turn, as a plain call would.
         let result = caught(work);
         let (_, waker) = self
             .stage
@@ -182,8 +183,8 @@ const CALL_BYTES: usize = 16 + 16 + size_of::<HeapBytes>();
 const QUEUED_BYTES: usize = size_of::<Queued>() + 48;
 
 impl<T, E: From<LimitError>> Task<T, E> {
-    /// Creates a task for `call`, which uses the file or space at `address`. `payer` pays for it,
-    /// and `limit` of its shared calls run at a time.
+    /// Creates a task for `call`, which uses the file or space at `address`. `payer` pays for the
+    /// task. At most `limit` shared calls on the file or space run at a time.
     pub(crate) fn new(
         cache: &Arc<Cache>,
         (address, payer): (usize, &Group),

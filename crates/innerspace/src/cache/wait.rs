@@ -1,13 +1,14 @@
-//! The mode of a call: whether it may wait. Calls of this layer and of the layers above take it.
+//! The mode of a call: whether it may wait. Functions of this layer and of the layers above take it
+//! as a parameter.
 
 use crate::reclaim::AllocMode;
 
-/// Whether a call may wait. A call that may not fails with "would block" instead.
+/// Whether a call may wait. A call that may not wait fails with "would block" instead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wait {
     /// The call may call the store, evict, and sleep on locks.
     Yes,
-    /// The call may not.
+    /// The call may do none of these.
     No,
 }
 

@@ -2,8 +2,8 @@
 //! wait for ever for a store that hangs.
 //!
 //! The thread sleeps until the future wakes it or its time is over. If no service thread makes the
-//! calls of futures, this thread makes them itself. If another thread is making them (in a
-//! `tick()`), this thread sleeps, but is not notified when that thread is done, so it looks again
+//! calls that futures wait for, this thread makes them itself. If another thread is making them (in
+//! a `tick()`), this thread sleeps. It is not notified when the other is done, so it looks again
 //! now and then. A store that this thread calls may delay it for any length of time.
 //!
 //! In a device's handler, the thread makes no calls of other futures, which the space would refuse
@@ -28,7 +28,7 @@ use crate::texts::into_io_error;
 #[error("not done within {waited:?}")]
 #[non_exhaustive]
 pub struct TimedOut {
-    /// The time that was waited.
+    /// The timeout of the wait.
     pub waited: Duration,
 }
 

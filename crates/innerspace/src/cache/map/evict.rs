@@ -1,8 +1,8 @@
 //! The calls from reclaim: age, evict, clean, flush.
 //!
-//! Frames are named, not held: each may belong to another block by now. So these calls take a
-//! reference to a cached frame, check its owner and index, lock it without waiting, and check the
-//! file's index once more. After that, the frame belongs to the file and stays there.
+//! Reclaim names frames without holding them: each may belong to another block by now. So these
+//! calls take a reference to a cached frame, check its owner and index, lock it without waiting,
+//! and check the file's index once more. After that, the frame belongs to the file and stays there.
 
 use std::ops::Range;
 
@@ -28,14 +28,14 @@ pub(crate) enum Evicting {
     /// All blocks that are clean and not viewed. Their translations are revoked, and a grace period
     /// is waited for.
     All,
-    /// As [`Evicting::All`], except mapped blocks that a session may hold for long: the caller may
-    /// belong to another group.
+    /// As [`Evicting::All`], except mapped blocks that a session may hold for a long time: the
+    /// caller may belong to another group, and should not wait for these sessions.
     Unheld,
     /// As [`Evicting::All`], except mapped blocks. This never waits.
     Unmapped,
-    /// This block, which was not to be cached, under the same conditions. It leaves no shadow,
-    /// since its return does not count as a miss. A frame that has become another block's meanwhile
-    /// stays.
+    /// As [`Evicting::Unmapped`], for this one block, which was not to be cached. It leaves no
+    /// shadow, since its return does not count as a miss. A frame that has become another block's
+    /// meanwhile stays.
     Uncached { block: u64 },
 }
 
@@ -66,9 +66,9 @@ impl FileCore {
         domain.sessions_pass(|owner| self.mappers.has_owner(owner))
     }
 
-    /// Waits until no access uses a translation that was taken away before. Returns false if a
-    /// session may use one for long and the caller does not wait for sessions: such a session was
-    /// opened after the safepoint was requested.
+    /// Waits until no access uses a translation that was revoked before. With [`Evicting::Unheld`],
+    /// does not wait for sessions, and returns false if a session is open that may use such a
+    /// translation for a long time: it was opened after the safepoint was requested.
     fn grace_of(&self, which: Evicting) -> bool {
         if which != Evicting::Unheld {
             self.grace();
@@ -80,7 +80,7 @@ impl FileCore {
     }
 
     /// Evicts clean, unviewed blocks among `frames`. Frames that a session may still hold are freed
-    /// when that is over.
+    /// once no session holds them.
     pub(crate) fn evict_frames(&self, frames: &[FrameId], which: Evicting) -> EvictCount {
         let mut locked: Vec<Locked<'_>> = Vec::with_capacity(frames.len());
         locked.extend(frames.iter().filter_map(|frame| self.lock_named(*frame)));
@@ -139,8 +139,8 @@ impl FileCore {
         }
     }
 
-    /// Takes a locked, clean block without translations out of the file, unless it is held. Returns
-    /// whether it did; the caller then frees the frame.
+    /// Removes a locked, clean block without translations from the file, unless another thread
+    /// holds it. Returns whether it did; the caller then frees the frame.
     fn evict_locked(&self, locked: Locked<'_>, which: Evicting) -> bool {
         // One of the two references is the index's, the other this call's.
         if !locked.meta().hold.freeze(2) {

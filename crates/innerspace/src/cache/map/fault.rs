@@ -47,7 +47,7 @@ pub(crate) enum FaultPage {
     Hole(Hole),
 }
 
-/// Pages of a file for which its store had nothing at a certain epoch.
+/// Pages of a file for which its store had no data at a certain epoch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Hole {
     epoch: u64,
@@ -70,8 +70,8 @@ pub(crate) struct LockedBlock {
     pub(crate) frame: FrameId,
     /// The block's number in the file.
     pub(crate) block: u64,
-    /// The barrier number that was current just before the block was marked dirty for a store;
-    /// `None` for a load.
+    /// The barrier number that was current just before the block was marked dirty for a write
+    /// fault; `None` for a read fault.
     barrier: Option<u64>,
 }
 
@@ -86,8 +86,8 @@ impl LockedBlock {
         }
     }
 
-    /// Whether a store that is allowed now carries the barrier number with which the block was
-    /// marked. Called in the section in which the page is made writable: see
+    /// Whether the bytes of a store instruction that is allowed now carry the barrier number with
+    /// which the block was marked. Called in the section in which the page is made writable: see
     /// [`restamp_mappings`](crate::cache::dirty::sync_file::restamp_mappings).
     pub(crate) fn carries_barrier(&self) -> bool {
         let is_current = |marked| marked == self.core.writes.barrier.current();
@@ -122,8 +122,8 @@ impl Drop for LockedBlock {
     }
 }
 
-/// Returns the block of a page of the file, for a fault. May sleep, allocate and read the
-/// store. No section is open and no block is locked. A call that may not wait may return
+/// Returns the block of a page of the file, for a fault. May sleep, allocate and read the store.
+/// Called with no section open and no block locked. With [`Wait::No`], may return
 /// [`FileError::WouldBlock`], with nothing changed.
 ///
 /// A hole is returned with its neighbours in `around`, as far as they are known to be holes,
@@ -202,8 +202,8 @@ fn fault_block_steady(
                     let block = LockedBlock::new(shared, locked, barrier);
                     return Ok(FaultPage::Block(block));
                 }
-                // The views keep the old frame. Moving the block away from it takes all
-                // translations away, which waits.
+                // The views keep the old frame. Moving the block to another frame revokes all
+                // translations, which waits.
                 None if wait == Wait::No => return Err(would_block()),
                 None => {
                     drop(steady);
@@ -219,7 +219,7 @@ fn fault_block_steady(
                         };
                         core.fill_absent(block, Get::NONE, &steady, miss, drop)?
                     }
-                    // For a store, the hole's translations would first have to be taken away,
+                    // For a write fault, the hole's translations would first have to be revoked,
                     // which waits.
                     Wait::No if kind == FaultKind::Read && is_known_hole(core, block) => {
                         Content::Hole
@@ -230,8 +230,8 @@ fn fault_block_steady(
                     (Content::Data, _) => core.pool.counters.count(Event::PgMajFault),
                     (Content::Hole, FaultKind::Read) => {
                         let holes = known_holes(core, block, around);
-                        // An operation that makes a block here from now on takes the hole away from
-                        // its mappings.
+                        // The holes were in the visible range before they were looked up. So an
+                        // operation that makes a block in them later revokes their mappings.
                         if visible.start <= holes.start && holes.end <= visible.end {
                             let pages = hole_pages(core, page, &holes, around);
                             return Ok(FaultPage::Hole(Hole { epoch, pages }));
@@ -262,9 +262,9 @@ fn known_holes(core: &FileCore, block: u64, around: &Range<u64>) -> Range<u64> {
     block - before.count() as u64..block + 1 + behind.count() as u64
 }
 
-/// Returns the pages around `page` that are in blocks of `holes` which are not in the index.
-/// `page` is in such a block. The holes are already visible: an insertion of a block there
-/// moves the epoch.
+/// Returns `page` and the pages next to it whose blocks are in `holes` and not in the index. The
+/// block of `page` is one of these. The holes are in the visible range already, so an insertion of
+/// a block there moves the epoch.
 fn hole_pages(core: &FileCore, page: u64, holes: &Range<u64>, around: &Range<u64>) -> Range<u64> {
     let block = page >> core.id.order;
     let section = core.pool.domain.reader();
@@ -280,8 +280,9 @@ fn hole_pages(core: &FileCore, page: u64, holes: &Range<u64>, around: &Range<u64
     pages.start.max(around.start).min(page)..pages.end.min(around.end).min(end).max(page + 1)
 }
 
-/// Prepares a locked block for the fault, and returns it with the barrier number of a store.
-/// Returns `None` if the block is viewed, and a frame to move it to has to be allocated first.
+/// Prepares a locked block for the fault, and returns it, with the current barrier number if the
+/// fault is a write. Returns `None` if the block is viewed, and a frame to move it to must first be
+/// allocated.
 fn prepare<'f>(
     core: &'f FileCore,
     locked: Locked<'f>,

@@ -1,4 +1,4 @@
-//! The mappers of a file: the upcall by which the cache takes translations away.
+//! The mappers of a file: the upcall by which the cache revokes translations.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,54 +6,55 @@ use std::ops::Range;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex, Rank, Weak};
 
-/// The translations that a mapper has to take away from the pages of a range.
+/// The translations of a range of pages that a mapper revokes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Revoke {
     /// Every translation of the file's pages and of its holes. The counts of mapped pages go down
     /// in the same call.
     All,
-    /// As [`Revoke::All`], and also the tables that stand for holes of 2 MiB. The range is made of
-    /// such holes, aligned.
+    /// As [`Revoke::All`], and also the tables that stand for holes of 2 MiB. The range consists of
+    /// such holes, each aligned to its size.
     Tables,
     /// Translations of holes only, which needs no block's lock. A cached block may lose its count
     /// of mapped pages only under its lock, because eviction sees by the count whether a grace
     /// period is needed.
     Holes,
-    /// The right to store.
+    /// Write access. Loads can continue.
     Write,
 }
 
 /// A space that maps a file.
+///
 /// `revoke` changes page-table entries and nothing else. The caller holds the lock of the blocks,
 /// unless it only ages them, ends holes, or makes stores take the slow path again
-/// (`restamp_mappings`). It runs `Domain::synchronize` before it frees, cleans or reuses
-/// anything. The cache upgrades its weak reference for the call, so dropping the last strong one
-/// must be harmless wherever the cache is called from.
+/// (`restamp_mappings`). The caller runs `Domain::synchronize` before it frees, cleans or reuses
+/// anything. The cache upgrades its weak reference for the call, so dropping the last strong
+/// reference must be harmless wherever the cache is called from.
 pub(crate) trait Mappers: Send + Sync {
     /// Returns the number of the space, whose sessions may hold translations of the file.
     fn owner(&self) -> u64;
 
-    /// Takes the translations in `how` away from the file's pages in `pages` (numbers of 4 KiB
+    /// Revokes the translations that `how` names of the file's pages in `pages` (numbers of 4 KiB
     /// pages of the file).
     fn revoke(&self, pages: Range<u64>, how: Revoke);
 
-    /// Takes the accessed state of these pages away: the next access takes the slow path and sets
-    /// it again. Calls `used` with each page that was used since it was last aged. May be called
-    /// with nothing locked.
+    /// Clears the accessed state of these pages: the next access takes the slow path, which sets
+    /// the state again. Calls `used` with each page that was used since it was last aged. May be
+    /// called with nothing locked.
     fn age(&self, pages: Range<u64>, used: &mut dyn FnMut(u64));
 
-    /// Whether any of these pages has to stay in memory.
+    /// Whether any of these pages must stay in memory.
     fn has_locked(&self, _pages: Range<u64>) -> bool {
         false
     }
 }
 
-/// The name of one registration in a [`MapperList`].
+/// Identifies one registration in a [`MapperList`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct MapperId(u64);
 
-/// The mappers of one file. The lock is inside the block lock, and not held while a mapper is
-/// called.
+/// The mappers of one file. The list's lock may be taken while a block is locked, and is not held
+/// while a mapper is called.
 #[derive(Debug)]
 pub(crate) struct MapperList {
     /// The number of registrations, to skip the lock in the common case of none. SeqCst: see
@@ -122,12 +123,12 @@ impl MapperList {
             .any(|mapper| mapper.has_locked(pages.clone()))
     }
 
-    /// Has every mapper take translations away.
+    /// Has every mapper revoke translations.
     pub(crate) fn revoke(&self, pages: Range<u64>, how: Revoke) {
         self.each(|mapper| mapper.revoke(pages.clone(), how));
     }
 
-    /// Has every mapper take the accessed state away.
+    /// Has every mapper clear the accessed state.
     pub(crate) fn age(&self, pages: Range<u64>, used: &mut dyn FnMut(u64)) {
         self.each(|mapper| mapper.age(pages.clone(), used));
     }
