@@ -21,7 +21,8 @@ pub(crate) fn is_in_job() -> bool {
         .unwrap_or(false)
 }
 
-/// Leaves a waker to be called when the job is over. Returns the waker as an error if no job runs.
+/// Leaves a waker to be called when the job is over. If this thread runs no job, returns the waker
+/// as an error.
 pub(crate) fn wake_after(waker: Waker) -> Result<(), Waker> {
     let mut waker = Some(waker);
     let _ = AFTER.try_with(|after| {
@@ -40,8 +41,8 @@ pub(super) fn collect(job: impl FnOnce()) -> (Vec<Waker>, std::thread::Result<()
     (left.unwrap_or_default(), result)
 }
 
-/// Runs `work` as a job. If it leaves wakers, then runs `calls` and calls them. The panic hook
-/// reports panics; they go no further.
+/// Runs `work` as a job. If it leaves wakers, runs `calls`, then calls the wakers. The panic hook
+/// reports the panics of `work` and of the wakers; they go no further.
 pub(crate) fn run_with_wakers(work: impl FnOnce(), calls: impl FnOnce()) {
     let mut panics = Panics::default();
     let (wakers, result) = collect(work);

@@ -21,7 +21,7 @@ use super::keyed::Lanes;
 use super::lanes::{Served, Turn, Workers};
 use crate::sync::{Arc, Condvar, Mutex, OnDrop};
 
-/// The number of calls of one payer that run at a time.
+/// The maximum number of calls of one payer that run at a time.
 const AT_A_TIME: u32 = 4;
 
 crate::sync::thread_local! {
@@ -31,7 +31,7 @@ crate::sync::thread_local! {
 
 type Call = Box<dyn FnOnce() + Send>;
 
-/// The deferred calls of one memory, as this module describes them.
+/// The deferred calls of one memory.
 pub(crate) struct Deferred {
     lanes: Lanes,
     left: Arc<Left>,
@@ -48,16 +48,16 @@ struct Left {
 
 #[derive(Default)]
 struct State {
-    /// The calls that no thread of the memory makes, oldest first, each with the file that it
-    /// concerns.
+    /// The calls that no thread of the memory makes, oldest first, each with the number of the file
+    /// that it concerns, if any.
     queue: VecDeque<(Option<u32>, Open, Call)>,
-    /// The number of calls so far, from which each takes its own number.
+    /// The number of calls deferred so far, which is also the number of the next call.
     begun: u64,
     /// The numbers of the calls that are not over, including those in the queue.
     open: BTreeSet<u64>,
 }
 
-/// A call that is not over until this is dropped, which also happens if the call panics.
+/// Marks a call as not over until this is dropped, which also happens if the call panics.
 struct Open {
     left: Arc<Left>,
     number: u64,
@@ -115,8 +115,8 @@ impl Deferred {
         self.left.state.lock().queue.is_empty()
     }
 
-    /// Takes the oldest call out of the queue. If `of` names a file, takes the oldest call that
-    /// concerns it.
+    /// Removes and returns the oldest call in the queue or, if `of` is the number of a file, the
+    /// oldest call that concerns it.
     pub(crate) fn take(&self, of: Option<u32>) -> Option<impl FnOnce() + use<>> {
         let mut state = self.left.state.lock();
         let is_wanted = |about: Option<u32>| of.is_none() || about == of;
@@ -135,8 +135,8 @@ impl Deferred {
         RUNNING.with(Cell::get)
     }
 
-    /// Waits until the calls that were deferred before are over. Gives up once, for as long as
-    /// `patience`, no such call has ended and `progress` has not changed. Does not wait in a job,
+    /// Waits until all calls that are deferred now are over. Gives up once, for as long as
+    /// `patience`, none of them has ended and `progress` has not changed. Does not wait in a job,
     /// which may itself be such a call.
     pub(crate) fn wait(&self, patience: Duration, progress: impl Fn() -> u64) {
         if is_in_job() {

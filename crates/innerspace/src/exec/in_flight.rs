@@ -2,8 +2,8 @@
 //!
 //! **A request** is an [`Entry`] of its file's [`InFlight`]. Its work is the call to make. The work
 //! is with the store, or queued in the entry until it is taken by a worker or by a thread that
-//! waits for a block. The request ends once, by [`InFlight::leave`]. That call tells who owns the
-//! blocks: the file, or only the request, because the file was closed meanwhile
+//! waits for a block. The request ends once, by [`InFlight::leave`]. That call returns the owner of
+//! the blocks: the file, or only the request if the file was closed meanwhile
 //! ([`InFlight::detach_all`]).
 //!
 //! **Waiting.** A thread that waits for a block sleeps on the block's lock, which this module does
@@ -12,8 +12,9 @@
 //! If there are no threads, the waiters make the calls. A call may then be queued after a waiter
 //! has begun to wait, by a thread that must not make the call itself. Such a waiter sleeps in this
 //! module ([`InFlight::wait_filled`]). Under the table's mutex it checks the block and whether a
-//! call is queued. The same mutex is taken after a call was queued and after a block was filled
-//! ([`InFlight::note_filled`]), whether or not that block has a request.
+//! call is queued. A thread that has queued a call or filled a block ([`InFlight::note_filled`])
+//! acquires the same mutex before it notifies, whether or not the block has a request. So the
+//! waiter misses neither.
 //!
 //! **Locking.** The mutexes of the table and of the entries are innermost, with one exception: the
 //! blocks of a closed file leave it under the mutex of the entry's stage.
@@ -43,8 +44,8 @@ pub(crate) struct Entry<W> {
     blocks: Range<u64>,
     /// The request's work, while it is queued.
     queued: Mutex<Option<W>>,
-    /// The state of the request. Its mutex is further out than the mutex of the file's index,
-    /// because it is held while the blocks of a closed file leave the index.
+    /// The state of the request. Its mutex is acquired before that of the file's index, because it
+    /// is held while the blocks of a closed file leave the index.
     stage: Mutex<Stage>,
 }
 
@@ -65,7 +66,7 @@ impl<W> Entry<W> {
         &self.blocks
     }
 
-    /// Takes the work out, if it is queued.
+    /// Removes and returns the work, if it is queued.
     pub(crate) fn take(&self) -> Option<W> {
         self.queued.lock().take()
     }
@@ -102,7 +103,7 @@ impl<W> InFlight<W> {
         }
     }
 
-    /// Adds a request for these blocks.
+    /// Adds a request for these blocks. Panics if another request begins at the same block.
     pub(crate) fn add(&self, blocks: Range<u64>) -> Arc<Entry<W>> {
         let first = blocks.start;
         let entry = Arc::new(Entry {
@@ -130,8 +131,8 @@ impl<W> InFlight<W> {
         None
     }
 
-    /// Takes a request that is about to end out of the table, unless it was detached. The result
-    /// has the request's stage before that, which tells who owns the blocks.
+    /// Removes a request that is about to end from the table, unless it was detached. The result
+    /// holds the request's previous stage, which names the owner of the blocks.
     pub(crate) fn leave(&self, entry: &Entry<W>) -> Leaving<'_, W> {
         let was = {
             let mut stage = entry.stage.lock();
@@ -161,8 +162,8 @@ impl<W> InFlight<W> {
         self.first_in(&(block..block + 1))?.take()
     }
 
-    /// Waits until a block was filled or could not be filled, in a memory without threads. If the
-    /// work of the block's request is queued, `run` does it.
+    /// In a memory without threads, waits until a block was filled or could not be filled. If the
+    /// work of the block's request is queued, passes it to `run`.
     pub(crate) fn wait_filled(
         &self,
         block: u64,
@@ -172,8 +173,8 @@ impl<W> InFlight<W> {
         self.wait_while(&(block..block + 1), |_| is_being_filled(), run);
     }
 
-    /// Waits for a state of the table, or of a block. If the work of the first request in the range
-    /// is queued, `run` does it.
+    /// Waits as long as `waits` returns true, which is called with the table locked. If the work of
+    /// the first request in the range is queued, passes it to `run`.
     fn wait_while(
         &self,
         blocks: &Range<u64>,
@@ -192,16 +193,17 @@ impl<W> InFlight<W> {
         }
     }
 
-    /// Notes that a block was filled or could not be filled, in a memory without threads. The
-    /// block's new state must be visible already.
+    /// In a memory without threads, wakes the callers that wait for a block, after one was filled
+    /// or could not be filled. The block's new state must be visible already.
     pub(crate) fn note_filled(&self) {
-        // A thread that found the block's old state sleeps once the table is unlocked.
+        // A thread that found the block's old state did so with the table locked. By the time this
+        // thread has acquired the lock, that thread sleeps, and the notification reaches it.
         drop(self.table.lock());
         self.changed.notify_all();
     }
 
-    /// Waits until no request has a block of the range. `run` does queued work. Meanwhile the
-    /// caller prevents new requests.
+    /// Waits until no request has a block of the range. Passes queued work to `run`. The caller
+    /// must prevent new requests meanwhile.
     pub(crate) fn wait_landed(&self, blocks: &Range<u64>, run: impl FnMut(W)) {
         self.wait_while(blocks, |table| table.find(blocks).is_some(), run);
     }
@@ -216,11 +218,11 @@ impl<W> InFlight<W> {
     }
 
     /// Detaches every request. If a request's work is queued, the work is dropped, which ends the
-    /// request. Any other request owns its blocks from now on, and `take_out` takes those blocks
-    /// out of the file. Meanwhile the caller prevents new requests.
+    /// request. Any other request owns its blocks from now on, and `take_out` removes those blocks
+    /// from the file. The caller must prevent new requests meanwhile.
     pub(crate) fn detach_all(&self, mut take_out: impl FnMut(&Range<u64>)) {
         while let Some(entry) = self.first_in(&(0..u64::MAX)) {
-            // If the work was queued, no store has the request.
+            // If the work was queued, no store has the request, and dropping the work ends it.
             let queued = entry.take();
             if queued.is_some() {
                 continue;

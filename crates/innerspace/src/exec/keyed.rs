@@ -1,16 +1,16 @@
 //! Lanes by the subject of their jobs. Each is made when it is needed, and dropped with its last
-//! job.
+//! handle.
 
 use std::collections::BTreeMap;
 
 use super::lanes::{Lane, Workers};
 use crate::sync::{Arc, Mutex, Weak};
 
-/// The number of lanes that are kept before unused ones are looked for.
+/// Unused lanes are not removed while there are fewer than twice this many lanes.
 const LEAST: usize = 16;
 
-/// Lanes of one memory, by the number of their subject: the address of the file or space of which
-/// they have the tasks, or the payer on behalf of which they have deferred calls.
+/// The lanes of one memory, by subject. The subject of a lane of tasks is the address of their file
+/// or space. The subject of a lane of deferred calls is their payer.
 pub(crate) struct Lanes {
     workers: Workers,
     lanes: Mutex<Named>,
@@ -31,8 +31,9 @@ impl Lanes {
         }
     }
 
-    /// Returns the lane for this subject. `payer` pays for it, and at most `limit` of its jobs run
-    /// at a time. The lane lasts as long as some caller keeps it.
+    /// Returns the lane for the subject `about`. If there is none, makes one: `payer` pays for it,
+    /// and at most `limit` of its jobs run at a time. The lane lasts as long as some caller keeps
+    /// it.
     pub(crate) fn get(&self, about: usize, payer: usize, limit: u32) -> Arc<Lane> {
         let mut named = self.lanes.lock();
         if let Some(lane) = named.lanes.get(&about).and_then(Weak::upgrade) {

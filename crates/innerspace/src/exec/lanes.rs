@@ -1,23 +1,24 @@
 //! Lanes of jobs, and the threads that run them.
 //!
 //! **Fairness.** A job of a lane may start while fewer jobs of the lane run than its limit allows.
-//! Where jobs want the lane to themselves ([`Turn::Alone`]), the order of the queue is kept. A lane
-//! with a job that may start is in the list `ready`, once. When one of its jobs is taken, the lane
-//! moves to the list's end, so lanes take turns.
+//! Jobs start in the order of the queue. A job that wants the lane to itself ([`Turn::Alone`])
+//! waits until no other runs.
+//!
+//! A lane with a job that may start is in the list `ready`, once. When one of its jobs is taken,
+//! the lane moves to the list's end, so lanes take turns.
 //!
 //! There are at most [`MOST_THREADS`] threads, with one exception: a lane with no running job gets
 //! one more thread, whatever holds the others. Even if a hundred stores hang, one more store can
 //! still be read.
 //!
-//! **Bounds.** A call that hangs keeps its place in its lane and its thread. So does a waker that a
-//! job has left; a lane has at most [`MOST_WAKING`] jobs with such wakers at a time. A payer has a
-//! maximum number of threads (`payers`), however many lanes it has. Its further jobs wait for its
-//! own earlier ones.
+//! **Bounds.** A call that hangs keeps its thread and its place in its lane. A waker that hangs
+//! keeps its thread, too; a lane has at most [`MOST_WAKING`] jobs whose wakers are still being
+//! called. A payer has a maximum number of threads (`payers`), however many lanes it has. Its
+//! further jobs wait for its own earlier ones.
 //!
 //! **If the system refuses a thread**, and there are others, the job waits for the first of them
-//! that becomes free. It may also be started by [`Workers::look_after`], which the service thread
-//! calls once a second and which tries again. If there are no other threads, the service thread
-//! runs the job.
+//! that becomes free. The service thread also calls [`Workers::look_after`] once a second, which
+//! tries again to start a thread. If there are no other threads, the service thread runs the job.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::resume_unwind;
@@ -79,7 +80,7 @@ pub(crate) enum Served {
 }
 
 /// The threads of one memory, and its lanes. Clones share them.
-// A handle is needed, because under loom no method can take `self` as an `Arc`.
+// A type around the `Arc` is needed, because under loom no method can take `self` as an `Arc`.
 #[derive(Clone)]
 pub(crate) struct Workers(Arc<Shared>);
 
@@ -102,8 +103,8 @@ struct State {
     next_key: u64,
     /// The number of jobs that run, including those whose lane is gone.
     running: usize,
-    /// The lanes that have a job that may start, each once. Lanes whose payer has no room are not
-    /// in it.
+    /// The lanes that have a job that may start, each once. A lane whose payer has no room is held
+    /// back instead, at the latest when its turn comes.
     ready: VecDeque<u64>,
     payers: Payers,
     threads: usize,
@@ -172,7 +173,7 @@ impl State {
         }
     }
 
-    /// Takes the first job out of the lane, if it may start.
+    /// Takes the first job of the lane, if it may start, and counts it as running.
     fn start(&mut self, key: u64) -> Option<Started> {
         let lane = self.lane(key)?;
         if !lane.may_start() {
@@ -191,7 +192,8 @@ impl State {
         })
     }
 
-    /// Takes a job out of the lane that has waited longest for its turn.
+    /// Takes the first job of the lane that has waited longest for its turn. Holds back lanes whose
+    /// payer has no room.
     fn next(&mut self) -> Option<Started> {
         while let Some(key) = self.ready.pop_front() {
             let Some(lane) = self.lanes.get_mut(&key) else {
@@ -241,11 +243,11 @@ impl State {
         }
     }
 
-    /// Returns whether a thread has to be started for a ready lane. If a thread waits for work,
-    /// claims that one instead.
+    /// Returns whether the caller must start a thread for a ready lane, and then counts that
+    /// thread. If a thread waits for work, claims it and returns false.
     fn wants_thread(&mut self, work: &Condvar) -> bool {
-        // Each thread that is about to look takes one job, and asks for another thread if more are
-        // left.
+        // Each thread that is starting or claimed takes one job, and asks for another thread if
+        // more are left.
         if self.ready.len() <= self.starting + self.claimed {
             return false;
         }
@@ -298,7 +300,8 @@ impl Workers {
         self.0.state.lock().has_threads
     }
 
-    /// Makes a lane of `payer`. At most `limit` of its jobs (at least one) run at a time.
+    /// Makes a lane for which `payer` pays. At most `limit` of its jobs run at a time; 0 counts as
+    /// 1.
     pub(crate) fn lane(&self, payer: usize, limit: u32) -> Lane {
         if !self.0.maker.is_current() {
             // Nothing is ever pushed to this lane; see `Lane::push`.
@@ -343,8 +346,8 @@ impl Workers {
         !self.0.state.lock().ready.is_empty()
     }
 
-    /// Waits until no job runs or is queued. In a memory without threads the caller has to deal
-    /// with queued jobs.
+    /// Waits until no job runs or is queued. In a memory without threads, returns at once: the
+    /// caller runs queued jobs itself.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn wait_quiet(&self) {
         let mut state = self.0.state.lock();
@@ -437,8 +440,8 @@ impl Workers {
             let end;
             (state, end) = self.0.work.wait_timeout(state, LINGER);
             if state.claimed > 0 {
-                // The claim counts even if this thread's time was up, because the notification may
-                // have been meant for this thread.
+                // This thread takes the claim even if its wait timed out, because the notification
+                // may have been meant for it.
                 state.claimed -= 1;
                 continue;
             }

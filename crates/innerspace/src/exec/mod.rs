@@ -1,17 +1,17 @@
 //! Work that may wait for a store, off the caller's thread: lanes of jobs, and the threads that run
 //! them.
 //!
-//! **What it is.** Each file has two lanes: one for the calls to its store, one for the calls of
-//! its tasks. A lane runs a bounded number of jobs at a time, so a store that hangs holds only its
-//! own share of the threads.
+//! **What it is.** Each file has two lanes: one for the calls to its store, one for its tasks. A
+//! lane runs a bounded number of jobs at a time, so a store that hangs holds only its own share of
+//! the threads.
 //!
-//! The threads belong to the memory. They are started when there is work, and end when there was
-//! none for a second. Each lane has a payer, which to this layer is a number. A payer can lose a
-//! bounded number of threads to calls that hang. A memory without threads runs the same jobs by
+//! The threads belong to the memory. They are started when there is work, and end after a second
+//! without any. Each lane has a payer, which to this layer is a number. A payer can lose a bounded
+//! number of threads to calls that hang. A memory without threads runs the same jobs by
 //! [`Workers::run_one`], in any thread that waits or ticks.
 //!
 //! - `lanes`: [`Workers`], [`Lane`], [`Job`]: queues, shares, threads
-//! - `in_flight`: [`InFlight`]: requests by their blocks, until each has ended once
+//! - `in_flight`: [`InFlight`]: a file's requests in flight, by their blocks; each ends once
 //! - `payers`: the number of running jobs of each payer
 //! - `keyed`: [`Lanes`]: lanes by the subject of their jobs
 //! - `deferred`: [`Deferred`]: calls to foreign code, deferred by threads that could not make them
@@ -21,7 +21,8 @@
 //!   is inside of
 //!
 //! **Locking.** One innermost mutex guards all lanes of a memory. No job runs under it, no job is
-//! dropped under it, and no waker is called under it. `in_flight` has mutexes of its own.
+//! dropped under it, and no waker is called under it. `keyed`, whose mutex is held while a lane is
+//! made, `in_flight`, `deferred` and `waker_slot` have mutexes of their own.
 //!
 //! **Neighbours.** Below: `sync`. Above: `cache` makes the jobs. This layer knows no file and no
 //! store.

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// The maximum number of jobs of one payer that run or whose wakers are still being called. It can
-/// lose that many threads to calls that hang.
+/// The maximum number of jobs of one payer that run or whose wakers are still being called. A payer
+/// can lose that many threads to calls that hang.
 const AT_A_TIME: u32 = 128;
 
 /// The payers with a running job, by number.
@@ -23,7 +23,7 @@ impl Payers {
         self.0.get(&payer).is_none_or(|of| of.running < AT_A_TIME)
     }
 
-    /// Keeps a lane until a job of the payer is over. The payer has no room.
+    /// Holds a lane back until a job of the payer is over. Called only if the payer has no room.
     pub(super) fn hold_back(&mut self, payer: usize, lane: u64) {
         self.0.entry(payer).or_default().lanes.push_back(lane);
     }

@@ -17,7 +17,7 @@ use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 crate::sync::thread_local! {
-    /// Where this thread is.
+    /// The places that this thread is inside of.
     static PLACES: Places = const { Places(ManuallyDrop::new(RefCell::new(Vec::new()))) };
     /// The number of file locks that this thread holds and on which a thread may sleep. Block locks
     /// are not counted.
@@ -40,7 +40,8 @@ enum Place {
     Cache(usize),
 }
 
-/// What is set if the thread uses files in a place.
+/// The flag that is set if the thread uses files in a place. `None` for places other than store
+/// calls.
 type UsesFiles = Option<Arc<AtomicBool>>;
 
 /// The places where one thread is, the innermost last. The list has no destructor.
@@ -53,7 +54,7 @@ impl Places {
         self.0.borrow_mut().push((place, uses_files));
     }
 
-    /// Removes the last entry of a place.
+    /// Removes the innermost entry for `place`.
     fn remove(&self, place: Place) {
         let mut list = self.0.borrow_mut();
         let at = list.iter().rposition(|(one, _)| *one == place);
@@ -125,7 +126,8 @@ impl Drop for Inside {
     }
 }
 
-/// Notes that the stores being called use files. A store may have forgotten to declare that.
+/// Sets the flags of the stores that this thread is calling, because they use files. A store may
+/// have forgotten to declare it.
 #[inline]
 fn note_use() {
     let _ = PLACES.try_with(|places| {
@@ -135,8 +137,8 @@ fn note_use() {
             .iter()
             .filter_map(|(_, flag)| flag.as_ref())
         {
-            // Relaxed: a thread that sees this late has treated the store as one that uses no
-            // files.
+            // Relaxed: the flag orders nothing. A thread that sees it late treats the store as one
+            // that uses no files until then.
             uses_files.store(true, Ordering::Relaxed);
         }
     });

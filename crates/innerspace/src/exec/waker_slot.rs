@@ -17,9 +17,9 @@ impl<S> WakerSlot<S> {
         WakerSlot(Mutex::new((state, None)))
     }
 
-    /// Polls: `look` takes its result from the state. If there is none yet, leaves the future's
-    /// waker here. The state and the waker are under one lock, so a change comes before the look,
-    /// or finds the waker.
+    /// Returns the result that `look` finds in the state. If there is none yet, stores the future's
+    /// waker. The state and the waker are under one lock, so `look` sees a change, or the change
+    /// finds the waker.
     pub(crate) fn poll<R>(
         &self,
         context: &Context<'_>,
@@ -42,7 +42,7 @@ impl<S> WakerSlot<S> {
         change(&mut self.0.lock().0)
     }
 
-    /// Changes the state and takes the waker out, for the caller to call or drop.
+    /// Changes the state, and returns the waker for the caller to call or drop.
     #[must_use = "the future sleeps until its waker is called"]
     pub(crate) fn settle<R>(&self, change: impl FnOnce(&mut S) -> R) -> (R, Option<Waker>) {
         let (state, waker) = &mut *self.0.lock();
