@@ -11,12 +11,12 @@
 //! **Without membarrier.** Where membarrier is missing (old kernel, a seccomp policy, another
 //! system) or not wanted (model checkers, Miri, `--cfg portable`, the environment variable
 //! `INNERSPACE_BARRIER=fences`), both sides are `SeqCst` fences, and the argument is the C++ memory
-//! model's. ThreadSanitizer models neither form. Code that it is to check therefore asks for the
-//! [`BarrierMode`] and uses read-modify-writes in `Fences` mode.
+//! model's. ThreadSanitizer models neither form. Code that is to be checked by it therefore asks
+//! for the [`BarrierMode`] and uses read-modify-writes in `Fences` mode.
 //!
 //! The mode is decided once in a process and never changes: threads with light fences and a revoker
-//! without membarrier would corrupt data silently. (`sync::domain` has readers fence for a time, by
-//! a protocol of its own that begins with membarrier.)
+//! without membarrier would corrupt data silently. (`sync::domain` makes readers fence for a time,
+//! by a protocol of its own that begins with membarrier.)
 //!
 //! Sources: membarrier(2); the asymmetric fences of C++ proposal P1202 and of Folly and liburcu, by
 //! description. This module knows nothing of sections and grace periods, which belong to `sync`.

@@ -32,7 +32,8 @@ pub(super) fn map_private(len: usize, protection: libc::c_int) -> io::Result<*mu
     map(std::ptr::null_mut(), len, protection, flags, -1)
 }
 
-/// Unmaps a range, which may be empty. Safety: it was mapped by [`map`], and nothing uses it.
+/// Unmaps a range, which may be empty. Safety: the range was mapped by [`map`], and nothing uses
+/// it.
 pub(super) unsafe fn unmap(start: *mut u8, len: usize) {
     if len > 0 {
         // SAFETY: the caller's promise.

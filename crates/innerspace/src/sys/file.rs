@@ -32,7 +32,7 @@ pub(crate) use platform::{
     wait_writeback, write_at, write_vectored_at,
 };
 
-/// Returns a copy of a system's error.
+/// Returns an error with the same error number, or else the same kind: `io::Error` has no `Clone`.
 pub(crate) fn copy_of(error: &io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(number) => io::Error::from_raw_os_error(number),
@@ -62,7 +62,7 @@ pub(crate) fn without_waiting(options: &mut std::fs::OpenOptions) {
 pub(crate) struct OpenedFor {
     pub(crate) reads: bool,
     pub(crate) writes: bool,
-    /// Whether positioned writes go to the end of the file anyway.
+    /// Whether writes go to the end of the file, whatever their offset (`O_APPEND`).
     pub(crate) appends: bool,
     /// Whether only aligned transfers work.
     pub(crate) direct: bool,
@@ -90,8 +90,8 @@ pub(crate) fn opened_for(file: &File) -> io::Result<OpenedFor> {
     })
 }
 
-/// Allows everything, because this system does not tell. A transfer that is not permitted fails by
-/// itself.
+/// Returns that everything is allowed, because this system does not say. A transfer that is not
+/// permitted fails by itself.
 #[cfg(not(all(unix, not(miri))))]
 pub(crate) fn opened_for(_: &File) -> io::Result<OpenedFor> {
     Ok(OpenedFor {
@@ -124,14 +124,14 @@ pub(crate) fn path_of(file: &File) -> Option<std::path::PathBuf> {
 #[cfg(not(unix))]
 pub(crate) fn without_waiting(_: &mut std::fs::OpenOptions) {}
 
-/// Returns device and inode number, which are equal for two names of one file.
+/// Returns the device and inode numbers, which are equal for two names of one file.
 #[cfg(unix)]
 pub(crate) fn identity(metadata: &Metadata) -> Option<[u64; 2]> {
     use std::os::unix::fs::MetadataExt;
     Some([metadata.dev(), metadata.ino()])
 }
 
-/// Returns `None`, because std does not give a file's number on this system.
+/// Returns `None`, because std does not give such numbers on this system.
 #[cfg(not(unix))]
 pub(crate) fn identity(_: &Metadata) -> Option<[u64; 2]> {
     None
@@ -186,19 +186,20 @@ pub(crate) fn is_device_error(number: i32) -> bool {
     }
 }
 
-/// Returns the process that holds a `flock` on the file with this device and inode number, where
-/// the system tells. It does not tell for a process outside our pid namespace, nor on file systems
-/// whose locks have another device number than `stat` gives (btrfs).
+/// Returns the ID of the process that holds a `flock` on the file with this device and inode
+/// number, if the system tells. It does not for a process outside our pid namespace, nor on file
+/// systems whose locks have another device number than `stat` gives (btrfs).
 pub(crate) fn lock_holder(identity: [u64; 2]) -> Option<u32> {
     lock_holder_by(Path::new("/proc"), identity)
 }
 
-/// Asks the proc file system mounted at `proc`. Its process numbers are those of the pid namespace
-/// that mounted it, which may differ from ours. It is believed only if it knows our own number.
+/// Asks the proc file system mounted at `proc`. Its process IDs are those of the pid namespace for
+/// which it was mounted, which may differ from ours. The answer is believed only if `proc` knows
+/// this process by our own ID.
 ///
-/// The kernel gives out the list piece by piece and finds its place again by a line's number. If a
-/// lock is released between two pieces, a line is skipped. The buffer is therefore large enough for
-/// most lists, and the list is read up to `LOOKS` times.
+/// The kernel returns the list in pieces, and finds its place again by line number. If a lock is
+/// released between two pieces, a line is skipped. The buffer is therefore large enough to read
+/// most lists in one piece, and the list is read up to `LOOKS` times.
 fn lock_holder_by(proc: &Path, identity: [u64; 2]) -> Option<u32> {
     const LOOKS: usize = 4;
     let called = std::fs::read_link(proc.join("self")).ok()?;
@@ -229,7 +230,7 @@ fn holder_in(locks: &str, [device, inode]: [u64; 2]) -> Option<u32> {
     })
 }
 
-/// Returns the bytes of the file at `path` that are in the kernel's page cache, in whole host
+/// Returns the number of bytes of the file at `path` in the kernel's page cache, in whole host
 /// pages.
 pub(crate) fn cached_bytes_of(path: &Path) -> io::Result<u64> {
     cached_bytes(&File::open(path)?)

@@ -14,7 +14,7 @@ use crate::sys::memory::host_page_size;
 /// The flag for a transfer that leaves nothing new in the page cache. The libc crate does not have
 /// it yet.
 const RWF_DONTCACHE: libc::c_int = 0x80;
-/// The number of cachestat(2), the same on all architectures except Alpha.
+/// The system call number of cachestat(2), the same on all architectures except Alpha.
 const SYS_CACHESTAT: libc::c_long = 451;
 /// The largest number of buffers that one vectored call takes.
 const IOV_MAX: usize = 1024;
@@ -24,7 +24,8 @@ const LARGEST_PAGE: u64 = 64 << 10;
 /// Whether [`drop_cached`] does anything.
 pub(crate) const CAN_DROP: bool = true;
 
-/// Converts an offset for a system call. It may not become -1, which would mean "at the cursor".
+/// Converts an offset for a system call. Returns an error if it would become negative: -1 would
+/// mean "at the cursor".
 fn position(offset: u64) -> io::Result<libc::off_t> {
     libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
@@ -96,7 +97,8 @@ pub(crate) fn write_vectored_at(
 
 /// Returns the buffers in the kernel's form. Buffers that are adjacent in memory are merged,
 /// because the kernel looks up the pages of each buffer separately. (Pages of 4 KiB written past
-/// the page cache took 1,510 to 1,870 ns each, and 1,330 to 1,700 ns in one buffer.)
+/// the page cache took 1,510 to 1,870 ns each in separate buffers, and 1,330 to 1,700 ns in one
+/// buffer.)
 fn joined(bufs: impl Iterator<Item = (*mut u8, usize)>) -> Vec<libc::iovec> {
     let iovec = |(begin, len): (*mut u8, usize)| libc::iovec {
         iov_base: begin.cast(),
@@ -113,9 +115,9 @@ pub(crate) fn open_direct(path: &Path, options: &OpenOptions) -> io::Result<File
         .clone()
         .custom_flags(libc::O_DIRECT | libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path)?;
-    // O_NONBLOCK was for the open only. If it stayed, io_uring would fail a read that has to wait
-    // with EAGAIN, on file systems that cannot tell beforehand. SAFETY: no memory is passed; the
-    // descriptor is open as long as `file` is borrowed.
+    // O_NONBLOCK was for the open only. If it stayed, io_uring would fail a read with EAGAIN if the
+    // read has to wait, on file systems that cannot tell that beforehand. SAFETY: no memory is
+    // passed; the descriptor is open as long as `file` is borrowed.
     let set = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, libc::O_DIRECT) };
     check(set as libc::ssize_t)?;
     Ok(file)
@@ -201,8 +203,8 @@ pub(crate) fn fallocate(file: &File, mode: libc::c_int, offset: u64, len: u64) -
     }
 }
 
-/// Moves the file's cursor, which no other code uses. Returns `None` if nothing of this kind
-/// follows.
+/// Finds the next data or hole by lseek(2), or returns `None` if none follows. Moves the file's
+/// cursor, which no other code uses.
 fn seek(file: &File, offset: u64, whence: libc::c_int) -> io::Result<Option<u64>> {
     let Ok(at) = position(offset) else {
         return Ok(None);
@@ -229,7 +231,7 @@ pub(crate) fn next_hole(file: &File, offset: u64) -> io::Result<Option<u64>> {
     seek(file, offset, libc::SEEK_HOLE)
 }
 
-/// Returns the bytes of `file` in the page cache, in whole host pages.
+/// Returns the number of bytes of `file` in the page cache, in whole host pages.
 pub(crate) fn cached_bytes(file: &File) -> io::Result<u64> {
     match cachestat(file.as_raw_fd()) {
         Err(error) if is_missing(&error, || cachestat(NO_FILE)) => mincore(file),
@@ -255,7 +257,7 @@ fn is_missing(error: &io::Error, without_file: impl FnOnce() -> io::Result<u64>)
     }
 }
 
-/// Returns the host pages in the page cache, by cachestat(2).
+/// Returns the number of host pages in the page cache, by cachestat(2).
 fn cachestat(fd: RawFd) -> io::Result<u64> {
     // `range` is struct cachestat_range { off, len }, where a len of 0 means to the end. `answer`
     // is struct cachestat, five words that begin with the number of cached pages.
@@ -276,7 +278,7 @@ fn cachestat(fd: RawFd) -> io::Result<u64> {
     Ok(answer[0])
 }
 
-/// Returns the bytes in the page cache, by mapping the file and asking mincore(2).
+/// Returns the number of bytes in the page cache, by mapping the file and asking mincore(2).
 fn mincore(file: &File) -> io::Result<u64> {
     let len = file.metadata()?.len() as usize;
     if len == 0 {

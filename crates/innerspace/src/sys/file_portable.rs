@@ -14,7 +14,7 @@ fn unsupported<T>() -> io::Result<T> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Turns caching off for this descriptor. Returns whether that is possible.
+/// Turns caching off for this descriptor. Returns whether that worked.
 pub(crate) fn enable_dontcache(file: &File) -> bool {
     #[cfg(all(target_vendor = "apple", not(miri)))]
     {

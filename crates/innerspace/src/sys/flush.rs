@@ -27,13 +27,13 @@ pub(crate) const LINE: usize = 64;
 /// The way in which lines are flushed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Flusher {
-    /// Writes a line back and lets it stay.
+    /// Writes a line back, and may let it stay in the cache.
     Clwb,
     /// Writes a line back and drops it.
     ClflushOpt,
     /// Writes a line back and drops it, once the previous flush has finished.
     Clflush,
-    /// The processor has no instruction.
+    /// The processor has no such instruction.
     Nothing,
 }
 

@@ -119,10 +119,10 @@ impl Mapping {
         range.is_empty() || platform::advise_pages(start, range.len(), pages)
     }
 
-    /// Gives the memory of a range back, as far as it fills host pages: it is zeros from now on,
-    /// unless the host did not take it. (If the memory was part of a huge page, the host takes it
-    /// back only when it needs memory, but no longer counts it as the process's.) The caller has
-    /// the range to itself.
+    /// Gives the memory of the whole host pages in a range back. They are zeros from now on, unless
+    /// the host refused. (If the memory was part of a huge page, the host takes it back only when
+    /// it needs memory, but no longer counts it as the process's.) Nothing else may use the range
+    /// meanwhile.
     pub(crate) fn discard(&self, range: Range<usize>) {
         let page = host_page_size();
         let start = range.start.next_multiple_of(page);
@@ -134,7 +134,7 @@ impl Mapping {
     }
 
     /// Asks that a child of fork(2) gets zeros in place of this memory, or no mapping where zeros
-    /// are not supported. This is advice too.
+    /// are not supported. This is advice, which the system may ignore.
     pub(crate) fn advise_wipe_on_fork(&self) {
         platform::advise_wipe_on_fork(self.base, self.len);
     }
@@ -142,7 +142,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // A child may not have the mapping, and may have another one in its place.
+        // A child of fork(2) may lack the mapping, or have another one in its place.
         if self.maker.is_current() {
             // SAFETY: `map` made the range with this length and alignment in this process, and its
             // owner is gone.
@@ -199,7 +199,7 @@ mod platform {
             Pages::Huge => libc::MADV_HUGEPAGE,
             Pages::Small => libc::MADV_NOHUGEPAGE,
         };
-        // A kernel without huge pages knows neither.
+        // A kernel without huge pages refuses both kinds of advice with EINVAL.
         advise(base, len, advice)
             .or_else(|error| match error.raw_os_error() {
                 Some(libc::EINVAL) => Ok(()),
@@ -269,12 +269,12 @@ fn kb_of(text: &str, field: &str) -> Option<u64> {
     rest.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
-/// Returns the lowest memory limit of the control groups of this process, in bytes. All groups on
-/// the way to the root limit it too.
+/// Returns the lowest memory limit of the control groups of this process, in bytes. Their ancestors
+/// limit the process, too.
 ///
-/// `membership` has lines of the form `number:controllers:/path`. Version 2 has the number 0 and no
-/// controllers. A path that does not exist under `root` belongs to another namespace. Then only
-/// `root` itself is read, which is the process's own group there.
+/// `membership` has lines of the form `number:controllers:/path`. In version 2 of control groups
+/// the number is 0 and there are no controllers. A path that does not exist under `root` belongs to
+/// another namespace. Then only `root` itself is read, which is the process's own group there.
 fn container_limit(membership: &Path, root: &Path) -> Option<u64> {
     let text = std::fs::read_to_string(membership).ok()?;
     let groups = text.lines().filter_map(|line| {

@@ -9,7 +9,7 @@
 //! | [`copy`] | string instructions, plain moves | relaxed atomic words |
 //! | `file` | no page cache, holes, locks' holders | positioned I/O of std |
 //! | `flush` | clwb, clflushopt, clflush | nothing, and says so |
-//! | [`memory`] | mmap(2), madvise(2), /proc, control groups | the allocator; no answers |
+//! | [`memory`] | mmap(2), madvise(2), /proc, control groups | the allocator; /proc if present |
 //! | `process` | getpid(2) | a constant |
 //! | `ring` | io_uring(7), with the feature `io-uring` | none: a system call each |
 //! | `shared` | shared mappings, memfd_create(2), fallocate(2) | unsupported |

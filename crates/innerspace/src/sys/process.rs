@@ -1,9 +1,9 @@
 //! The identity of the process. A child of fork(2) has the handles of its parent, but neither its
 //! threads nor its locks.
 //!
-//! The number of the process is kept in a page of its own, which the kernel clears in a child
-//! (MADV_WIPEONFORK, Linux 4.14). A check therefore costs one load. On other systems it is a system
-//! call.
+//! The process ID is cached in a page of its own, which the kernel clears in a child
+//! (MADV_WIPEONFORK, Linux 4.14). A check therefore costs one load. On other Unix systems each
+//! check asks the system for the ID.
 
 /// A process, for objects that work only in the process that made them.
 #[derive(Clone, Copy, Debug)]
@@ -22,34 +22,36 @@ impl Process {
         }
     }
 
-    /// Returns whether this is the calling process. False in a child of it.
+    /// Returns whether this is the calling process. Returns false in a child of this process.
     #[inline]
     pub(crate) fn is_current(self) -> bool {
         remembered::is_current(self.id, self.place)
     }
 
-    /// Returns the system's number for the process.
+    /// Returns the process ID.
     pub(crate) fn id(self) -> u32 {
         self.id
     }
 }
 
-/// The error for a process that uses objects of the process with this number.
+/// The error for using an object in another process than its maker's, which has this process ID.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "this memory belongs to the process that made it (pid {0}); a child of fork(2) cannot use it"
 )]
 pub(crate) struct OtherProcess(pub(crate) u32);
 
-/// The number of the process, kept in a page that the kernel clears in children.
+/// The process ID, cached in a page that the kernel clears in children.
 mod remembered {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// Where the number is: 0 in a child that has not asked yet.
+    /// The address of the cached process ID. The value is 0 in a child that has not asked for its
+    /// ID yet.
     pub(super) type Place = &'static AtomicU32;
 
-    /// The place where pages cannot be cleared in children: 0 for ever.
+    /// The place that is used where pages cannot be cleared in children. It is always 0, so nothing
+    /// is cached.
     static NOWHERE: AtomicU32 = AtomicU32::new(0);
 
     pub(super) fn place() -> Place {
@@ -59,7 +61,7 @@ mod remembered {
 
     #[inline]
     pub(super) fn is_current(process: u32, place: Place) -> bool {
-        // Relaxed: every thread that finds 0 writes the same number.
+        // Relaxed: every thread that finds 0 writes the same process ID.
         place.load(Ordering::Relaxed) == process || is_asked(process, place)
     }
 

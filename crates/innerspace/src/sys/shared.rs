@@ -65,8 +65,8 @@ unsafe impl Send for SharedMapping {}
 unsafe impl Sync for SharedMapping {}
 
 impl SharedMapping {
-    /// Maps the first `len` bytes of `file`, whatever its present length. A child of fork(2) does
-    /// not have the mapping.
+    /// Maps the first `len` bytes of `file`, whatever its present length. A child of fork(2) lacks
+    /// the mapping.
     ///
     /// # Errors
     /// `InvalidInput` if `len` is 0 or does not fit in the address space; otherwise the system's
@@ -100,7 +100,7 @@ impl SharedMapping {
         self.synchronous
     }
 
-    /// Returns the range from the beginning of a page of the system on. Panics if the range is not
+    /// Returns the range, extended down to the beginning of a host page. Panics if the range is not
     /// inside the mapping.
     fn widen(&self, range: Range<usize>) -> Range<usize> {
         assert!(
@@ -128,9 +128,9 @@ impl SharedMapping {
         platform::sync(self.base, self.widen(range))
     }
 
-    /// Makes the system treat the pages of the range as changed, as a store of its present value to
-    /// each page would. The range consists of whole pages; where the system's pages are larger,
-    /// those are marked as a whole.
+    /// Makes the system treat the pages of the range as changed, as if a byte of each page had been
+    /// stored to with its present value. The range consists of whole pages; where the system's
+    /// pages are larger, those are marked as a whole.
     ///
     /// If the file has become shorter meanwhile, the result is an error and not a signal. The pages
     /// before the file's end are then marked.
@@ -173,7 +173,7 @@ impl SharedMapping {
 
 impl Drop for SharedMapping {
     fn drop(&mut self) {
-        // A child does not have the mapping, and may have another one in its place.
+        // A child of fork(2) lacks the mapping, and may have another one in its place.
         if self.maker.is_current() {
             // SAFETY: `map` made the range with this length in this process, and its owner is gone.
             unsafe { platform::unmap(self.base, self.len) }
@@ -205,8 +205,8 @@ pub(crate) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
 }
 
 /// Stores a byte's present value to it in one step, so that the system treats its page as changed.
-/// The compiler may turn an atomic operation that changes nothing into a load, so that is not
-/// enough.
+/// The compiler may turn an atomic operation into a load if it knows that the operation changes
+/// nothing. Assembly, or an operand that the compiler does not know, prevents that.
 ///
 /// # Safety
 /// The byte stays mapped for stores during the call. Other threads may read and write it.
@@ -280,9 +280,9 @@ mod platform {
     /// Maps at a place that was free a moment ago. Repeats that until the kernel gives an address
     /// that is a multiple of 2 MiB.
     ///
-    /// The address is only a hint, and the place is unmapped before. The place must not be kept and
-    /// mapped over (MAP_FIXED): a mapping that fails may already have unmapped the place, and the
-    /// next attempt would replace whatever was mapped there in between.
+    /// The address is only a hint: the mapping that found the place free is unmapped first. Keeping
+    /// it and mapping over it (MAP_FIXED) would be wrong. An attempt that fails may already have
+    /// unmapped the place, and the next attempt would replace whatever was mapped there in between.
     fn map_aligned(
         file: &File,
         len: usize,
@@ -306,7 +306,7 @@ mod platform {
         Err(io::Error::from(io::ErrorKind::OutOfMemory))
     }
 
-    /// Returns an address that is a multiple of 2 MiB. From there `len` bytes were free during the
+    /// Returns an address that is a multiple of 2 MiB and at which `len` bytes were free during the
     /// call, with room for the kernel to align the mapping.
     fn free_address(len: usize) -> io::Result<*mut u8> {
         let room = len + 2 * HUGE_PAGE;

@@ -64,9 +64,9 @@ pub(crate) unsafe fn copy_in(dst: &mut [u8], src: *const u8) {
 }
 
 /// Copies bytes that are assumed not to change into private bytes that are likely to be in no
-/// cache. Makes no promise about words. That makes it faster where the processor fills cache lines
-/// without reading them first. The caller checks afterwards whether the bytes changed, and then
-/// discards the copy.
+/// cache. Makes no promise about words, and is therefore faster where the processor fills cache
+/// lines without reading them first. The caller must check afterwards whether the bytes have
+/// changed, and if so discard the copy.
 ///
 /// # Safety
 /// `src` stays valid for reads of `dst.len()` bytes during the call. Others may write them, but
@@ -126,8 +126,8 @@ pub(crate) unsafe fn copy_page(dst: *mut u8, src: *const u8) {
 }
 
 /// Copies pages past the caches: the destination is not read first, and nothing is displaced from
-/// the caches. Such stores are not ordered with any others until their own thread executes a fence,
-/// which dropping this does. This value stays in its thread. While it lives, the copies are neither
+/// the caches. Such stores are not ordered with any others until their own thread executes a fence.
+/// Dropping this value, which is not `Send`, does so. While it lives, the copies must neither be
 /// read nor published. (No test can tell whether the fence is there.)
 #[must_use = "the copies are complete when this is dropped"]
 #[derive(Debug)]

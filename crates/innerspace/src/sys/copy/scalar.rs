@@ -181,8 +181,8 @@ macro_rules! integers {
         impl Access for $integer {
             #[inline(always)]
             unsafe fn load<const MOVES: bool>(address: *const u8) -> Self {
-                // SAFETY: valid by the trait's promise. `Unaligned` has an alignment of 1, and the
-                // address has that of the atomic, as the condition says.
+                // SAFETY: valid by the trait's promise. `Unaligned` has an alignment of 1. The
+                // atomic is used only if the address is aligned for it.
                 unsafe {
                     if MOVES {
                         address.cast::<Unaligned<Self>>().read_volatile().0
@@ -330,8 +330,8 @@ wide_integers! {
     i128;
 }
 
-/// Loads byte by byte. Safety: `address` is valid for reads of `N` bytes, for which others may
-/// race.
+/// Loads byte by byte. Safety: `address` is valid for reads of `N` bytes. Others may access them,
+/// but only through this module or atomics.
 unsafe fn load_bytes<const N: usize>(address: *const u8) -> [u8; N] {
     // SAFETY: `i < N`.
     std::array::from_fn(|i| unsafe {
@@ -339,8 +339,8 @@ unsafe fn load_bytes<const N: usize>(address: *const u8) -> [u8; N] {
     })
 }
 
-/// Stores byte by byte. Safety: `address` is valid for writes of `N` bytes, for which others may
-/// race.
+/// Stores byte by byte. Safety: `address` is valid for writes of `N` bytes. Others may access them,
+/// but only through this module or atomics.
 unsafe fn store_bytes<const N: usize>(address: *mut u8, bytes: [u8; N]) {
     for (i, byte) in bytes.into_iter().enumerate() {
         // SAFETY: `i < N`.

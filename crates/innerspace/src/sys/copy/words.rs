@@ -1,8 +1,8 @@
 //! The portable form: relaxed atomic words, with smaller atomics at the ends of a range.
 //!
 //! The language leaves races between atomics of different sizes on the same bytes undefined. Every
-//! processor that we know of defines them. They arise here only where two users race with ranges
-//! that are not aligned alike, or with typed accesses of another size.
+//! processor that we know of defines such races. They arise here only where two threads race with
+//! ranges that are not aligned alike, or with typed accesses of another size.
 
 use super::form::{Form, copy_by};
 use super::pieces::{Shared, Source, Target, WORD};

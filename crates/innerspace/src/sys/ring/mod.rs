@@ -13,15 +13,16 @@
 //! and similar calls with EINTR. (On Linux 6.18, 13 of 16 reads of 1 MiB completed when vfork(2)
 //! returned, 790 ms late.)
 //!
-//! Both are avoided if the ring has a thread of its own that submits and then waits in
-//! [`Ring::reap`]. A transfer whose thread has ended may come back as ECANCELED.
-//! IORING_SETUP_COOP_TASKRUN would save the interrupt, but would delay the completion until the
-//! thread enters the kernel by itself, so it is not used.
+//! Delay and EINTR are avoided if the ring has a thread of its own that submits and then waits in
+//! [`Ring::reap`]. If the thread that submitted a transfer has ended, the transfer may come back as
+//! ECANCELED. IORING_SETUP_COOP_TASKRUN would save the interrupt, but would delay the completion
+//! until the thread enters the kernel by itself, so it is not used.
 //!
 //! **A ring that breaks.** If the kernel lacks memory, it may take fewer entries than it was given,
-//! and entries cannot be withdrawn from a queue that the kernel sees. Entries not taken after
-//! [`TRIES`] attempts are given back to the caller, and the ring accepts nothing more. The kernel
-//! never reads the queue again, and transfers in flight complete as usual.
+//! and entries cannot be withdrawn from a queue that the kernel sees. If entries are not taken
+//! after [`TRIES`] attempts, their payloads are returned to the caller, and the ring accepts
+//! nothing more. The kernel is never asked to read the queue again. Transfers in flight complete as
+//! usual.
 //!
 //! **fork(2).** A child has neither the parent's requests nor its memory. In a child a submission
 //! is an error, reaping finds nothing, and dropping the ring leaks everything.
@@ -31,8 +32,8 @@
 //! taken inside both.
 //!
 //! The ring does not retry, poll, or register buffers. (Registered buffers were no faster at 4 KiB,
-//! and 7 % to 80 % faster at 1 MiB, where two runs differed as much. They would pin the whole
-//! arena, and count against RLIMIT_MEMLOCK, commonly 8 MiB.)
+//! and 7 % to 80 % faster at 1 MiB, where two equal runs differed by as much. They would pin the
+//! whole arena, and count against RLIMIT_MEMLOCK, commonly 8 MiB.)
 
 mod slots;
 #[cfg(test)]
@@ -91,8 +92,8 @@ pub(crate) struct Ring<T: Send + 'static> {
     /// one. The queue is thus empty whenever this mutex is unlocked, unless the ring is broken.
     submission: Mutex<()>,
     completion: Mutex<()>,
-    /// Whether a wake-up is on its way. The exchanges in `wake` and `take` order everything before
-    /// them.
+    /// Whether a wake-up is on its way. Acquire and release, in `wake` and in `take`: a thread
+    /// whose wait is ended by `wake` sees everything that preceded that call.
     woken: AtomicBool,
     /// The number of the error with which the kernel has refused a submission for good, or 0.
     broken: AtomicU32,
@@ -139,8 +140,9 @@ impl<T: Send + 'static> Ring<T> {
         })
     }
 
-    /// Puts transfers in flight with one system call. Returns the payloads of transfers for which
-    /// there is no room (`WouldBlock`) or that the kernel does not accept, with the reason.
+    /// Puts transfers in flight, with one system call if the kernel takes them all at once. Returns
+    /// the payloads of transfers for which there is no room (`WouldBlock`) or that the kernel does
+    /// not accept, with the reason.
     ///
     /// # Safety
     /// Each of a transfer's `iovecs` is valid memory that nothing else reads or writes, and its
@@ -275,7 +277,7 @@ impl<T: Send + 'static> Ring<T> {
         }
     }
 
-    /// Takes the available completions. Returns whether that ends a wait.
+    /// Adds the available completions to `into`. Returns whether the caller's wait ends.
     fn take(&self, into: &mut Vec<(T, io::Result<usize>)>) -> bool {
         // A broken ring takes no entries, so it delivers no wake-up.
         let is_broken = self.is_broken();

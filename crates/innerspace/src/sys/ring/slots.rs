@@ -48,7 +48,7 @@ impl<T> Slots<T> {
         Ok((key, &held.iovecs))
     }
 
-    /// Takes a payload. Counts a key that has no transfer in flight.
+    /// Removes and returns a payload. If the key has no transfer in flight, counts it as refused.
     pub(super) fn take(&mut self, key: u64) -> Option<T> {
         let held = self.held.remove(&key);
         self.refused += u64::from(held.is_none());
