@@ -102,8 +102,8 @@ pub(crate) struct DaxCore {
     pub(super) appending: Mutex<()>,
     /// Serialises changes of the length by writes.
     pub(super) growth: Mutex<()>,
-    /// The number of ranges that are being cut out, where faults wait. It can be read without the
-    /// mutex.
+    /// The number of ranges in `cut`, which are being cut out and where faults wait. It can be read
+    /// without the mutex of `cut`.
     pub(super) cuts: AtomicU64,
     pub(super) cut: Mutex<Vec<Range<u64>>>,
     /// Serialises syncs, so that none returns before the flush on which it relies is done.
@@ -188,7 +188,7 @@ impl DaxCore {
         self.setup.access == FileAccess::ReadWrite
     }
 
-    /// Returns whether every access asks the host for the file's length first.
+    /// Returns whether every access is made by calls to the host ([`OnShrink::Error`]).
     pub(crate) fn is_guarded(&self) -> bool {
         self.setup.on_shrink == OnShrink::Error && self.parts.host.is_some()
     }
@@ -203,7 +203,7 @@ impl DaxCore {
         self.size().div_ceil(PAGE_SIZE as u64)
     }
 
-    /// Refuses every operation in a child of fork(2), which does not have the mapping.
+    /// Returns an error in a child of fork(2), which lacks the mapping.
     #[inline]
     pub(super) fn check_process(&self) -> Result<(), DaxError> {
         let file = || self.parts.name.clone();
@@ -300,8 +300,9 @@ impl DaxCore {
         self.entries.peek(page).is_some_and(Entry::is_dirty)
     }
 
-    /// Marks code that was translated from these pages as stale. A call has changed their bytes,
-    /// and their entries are locked: a fault that maps them from now on sees the new bytes.
+    /// Marks code that was translated from these pages as stale, after a call has changed their
+    /// bytes. The caller still has their entries locked, so a fault that maps them from now on sees
+    /// the new bytes.
     pub(super) fn written_in_place(&self, pages: Range<u64>) {
         if !self.mappers.is_empty() {
             let _section = self.pool.domain.reader();
@@ -336,15 +337,15 @@ impl DaxCore {
         }
     }
 
-    /// Charges for the extent map and the set of dirty ranges, with some room to spare. Called
-    /// before something is added to them. If `wait` allows waiting for memory, the caller has
-    /// nothing locked.
+    /// Charges for the extent map and the set of dirty ranges, with some room to spare. The caller
+    /// calls this before it adds something to them. If `wait` allows waiting for memory, the caller
+    /// must have nothing locked.
     pub(super) fn pay_ahead(&self, wait: Wait) -> Result<(), LimitError> {
         self.heap.pay_ahead(|| self.heap_bytes(), wait.alloc_mode())
     }
 
-    /// Gives back excess charges for them: see [`HeapCharge::settle`]. Called after the bytes have
-    /// changed. Never waits.
+    /// Gives back excess charges for the extent map and the set of dirty ranges: see
+    /// [`HeapCharge::settle`]. Called after their sizes have changed. Never waits.
     pub(super) fn settle_heap(&self) {
         self.heap.settle(|| self.heap_bytes());
     }

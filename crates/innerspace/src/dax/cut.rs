@@ -1,10 +1,10 @@
 //! Truncate, punch and invalidate: removing blocks while the file is in use.
 //!
-//! 1. `layout` is held exclusively, with no pin in the range: foreign code has the addresses of
-//!    pins, and reads and writes by call lock no entries while they copy.
+//! 1. `layout` is held exclusively, because reads by call lock no entries while they copy. No pin
+//!    is in the range, because foreign code has its address.
 //! 2. The length is lowered, or the range is noted as being cut. A fault locks its entry and then
-//!    reads these; a cut sets these and then looks at the entries; so one of the two sees the
-//!    other.
+//!    reads the length and the ranges. A cut changes them and then looks at the entries. So one of
+//!    the two sees the other.
 //! 3. Each entry is locked, and its translations are revoked.
 //! 4. A grace period passes: no thread reads or writes the blocks any more.
 //! 5. The blocks are freed.
@@ -46,7 +46,8 @@ impl DaxCore {
             return Err(self.too_long(new, 0));
         }
         let first = new.div_ceil(PAGE_SIZE as u64);
-        // The last page that stays loses its end, to which foreign code may be writing.
+        // The last page that stays loses its end, to which foreign code may be writing. So a pin of
+        // that page is waited for, too.
         let touched = || match new < self.size() {
             true => new >> PAGE_SHIFT..u64::MAX >> PAGE_SHIFT,
             false => first..first,
@@ -138,14 +139,13 @@ impl DaxCore {
     }
 
     /// Waits for a running sync, and keeps others away. If a sync fails, the pages that it has
-    /// cleaned become dirty again, so until it ends a clean page may be dirty. And the host reports
-    /// a failure only once, to the sync or to another thread that flushes.
+    /// cleaned become dirty again. So until it ends, a page that is marked clean may not be. The
+    /// host also reports a failure only once: to the sync, or to another thread that flushes.
     fn no_sync(&self) -> MutexGuard<'_, ()> {
         self.syncing.lock()
     }
 
-    /// Frees blocks past the file's end. A write that was to reach `end` has allocated them, and
-    /// failed.
+    /// Frees the blocks past the file's end that a failed write up to `end` has allocated.
     pub(super) fn give_back_past_end(&self, end: u64) -> Result<(), DaxError> {
         let (_layout, _holding) = (self.layout.write(), FileLocked::begin());
         if end <= self.size() {
@@ -159,7 +159,7 @@ impl DaxCore {
         self.set_len_of_map(self.size())
     }
 
-    /// Makes the host provide room for [`DaxCore::clear`] in these pages. The pages are dirty
+    /// Makes the host provide room for [`DaxCore::clear`] of these bytes. Their blocks are dirty
     /// afterwards.
     fn make_clearable(&self, bytes: Range<u64>) -> Result<(), DaxError> {
         self.for_each_part(bytes, |locked, page, _, _| {
@@ -180,8 +180,9 @@ impl DaxCore {
         })
     }
 
-    /// Calls `work` with the locked entry of each page that has a block and some of these bytes,
-    /// the page, and the part of it: the offset on the device and the length. A hole stays a hole.
+    /// Calls `work` for each page that has a block and some of these bytes: with the locked entry,
+    /// the page, and the offset on the device and the length of these bytes in the page. Holes are
+    /// skipped.
     fn for_each_part(
         &self,
         bytes: Range<u64>,
@@ -199,8 +200,8 @@ impl DaxCore {
         })
     }
 
-    /// Locks `layout` exclusively. No pin is in the pages that `touched` returns once `layout` is
-    /// locked.
+    /// Locks `layout` exclusively, once no pin is in the pages that `touched` returns. Calls
+    /// `touched` with `layout` locked. Waits for pins until `until`, or without limit for `None`.
     fn without_pins(
         &self,
         touched: impl Fn() -> Range<u64>,

@@ -25,10 +25,10 @@ use crate::units::FrameId;
 const UPPER_SHIFT: u32 = 9;
 const UPPER_RANGES: u64 = 1 << UPPER_SHIFT;
 
-/// The most entries that are locked at the same time: those of one range.
+/// The most entries that are locked at the same time: as many as one range has.
 const BATCH: usize = LARGE_PAGES as usize;
 
-/// The entries of one file, as this module describes them.
+/// The entries of one file.
 pub(super) struct Entries {
     pool: Arc<Pool>,
     /// The group that pays for the nodes.
@@ -80,10 +80,10 @@ impl Entries {
     }
 
     /// Locks the entry of `page`, or the one that `wanted` describes. Sleeps if `wait` allows it;
-    /// then the caller has no section open and has locked no entry of a later page. Returns `None`
-    /// if there is no such entry, if the whole range is wanted and one of its pages has an entry,
-    /// or if the entry is locked and the caller may not wait. A node that is needed is taken from
-    /// `spare`.
+    /// then the caller must have no section open, and no entry of a later page locked. Returns
+    /// `None` if there is no such entry, if the whole range is wanted and one of its pages has an
+    /// entry, or if the entry is locked and the caller may not wait. A node that is needed is taken
+    /// from `spare`.
     ///
     /// # Errors
     /// There is no memory for a node.
@@ -116,9 +116,9 @@ impl Entries {
         }
     }
 
-    /// Locks the entries of `pages` that are `wanted` once they are locked, in the order of their
-    /// pages, and passes them to `each`, at most [`BATCH`] at a time. `each` unlocks them. Sleeps
-    /// on a locked entry.
+    /// Locks entries of `pages`, in the order of their pages, keeps those that are `wanted` when
+    /// they are locked, and passes these to `each`, at most [`BATCH`] at a time. `each` must unlock
+    /// them by emptying the vector. Sleeps on a locked entry.
     pub(super) fn for_each_batch<'e, E>(
         &'e self,
         pages: Range<u64>,
@@ -135,7 +135,7 @@ impl Entries {
             at = self.lock_run(run, is_wanted, |locked| batch.push(locked));
             if at == page && page < pages.end {
                 at = page + 1;
-                // An entry that is there takes no node and is waited for.
+                // Locking an existing entry needs no node, and waits if the entry is locked.
                 let none = &mut self.no_spares();
                 if let Ok(Some(locked)) = self.find(page, Wanted::Present, Wait::Yes, none) {
                     at = locked.pages().end;
@@ -198,7 +198,7 @@ impl Entries {
         Some(Words { pool, range })
     }
 
-    /// Returns a supply of nodes that has none yet.
+    /// Returns an empty supply of nodes.
     pub(super) fn no_spares(&self) -> SpareNodes<'_> {
         SpareNodes::new(&self.pool, self.group.id())
     }
@@ -270,7 +270,7 @@ impl Entries {
     }
 
     /// Returns the first page under the next upper node after that of `page`, or `end` if there is
-    /// none before. The caller is in a section.
+    /// no such node before it. The caller is in a section.
     fn next_range(&self, page: u64, end: u64) -> u64 {
         let shift = LARGE_SHIFT + UPPER_SHIFT;
         let (key, last) = ((page >> shift) + 1, end.div_ceil(1 << shift));
@@ -314,7 +314,7 @@ impl Entries {
         None
     }
 
-    /// Returns the entry of a page when it is read, without locking it.
+    /// Returns the entry that covers a page, without locking it: it may change at any time.
     pub(super) fn peek(&self, page: u64) -> Option<Entry> {
         let there = self.next(page, page + 1, |_, _| true);
         there.map(|(_, entry)| entry)
@@ -380,12 +380,12 @@ impl Locked<'_> {
         self.held.entry = entry;
     }
 
-    /// Removes the entry.
+    /// Removes the entry, and unlocks its word.
     pub(super) fn remove(mut self) {
         self.set(Entry::new(self.entry().size(), Content::Empty));
     }
 
-    /// Replaces a large hole by an empty node, which it takes from `spare`. No thread has a
+    /// Replaces a large hole by an empty node, which it takes from `spare`. No thread may have a
     /// translation of the hole any more.
     pub(super) fn split(self, spare: &mut SpareNodes<'_>) {
         let node = spare.nodes().pop().expect("ensured before");

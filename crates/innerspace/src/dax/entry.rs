@@ -6,8 +6,8 @@
 //! ```
 //!
 //! - *absent*, tag 0: nothing is known about the page, and nothing is mapped
-//! - *entry*, tag 4: with `ZERO`, a hole, mapped as the zero frame; with `EMPTY`, nothing yet, and
-//!   the holder of the lock decides; otherwise a block of the device
+//! - *entry*, tag 4: with `ZERO`, a hole, mapped as the zero frame; with `EMPTY`, nothing yet: the
+//!   holder of the lock decides what it becomes; otherwise a block of the device
 //! - *node*, tag 5, only for a range of 2 MiB: the range's pages have words of their own, in the
 //!   node's frame. LOCKED: a thread is checking whether all of them are absent
 //!

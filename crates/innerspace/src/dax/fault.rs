@@ -38,7 +38,7 @@ pub(crate) enum Reach {
         /// The first page that is outside the leaf or the mapping.
         end: u64,
     },
-    /// All of the page's 2 MiB, which the mapping has in one leaf.
+    /// All of the 2 MiB range that contains the page. The mapping has the range in one leaf.
     Leaf,
 }
 
@@ -74,7 +74,7 @@ impl DaxPages {
         self.first.entry.is_dirty()
     }
 
-    /// Copies a page of the file out.
+    /// Copies a page of the file to `to`; a hole is copied as zeros.
     pub(crate) fn copy_to(&self, page: u64, to: &mut [u8]) {
         match self.device_page(page) {
             Some(at) => self.file.parts.device.read(DaxCore::offset(at), to),
@@ -110,7 +110,7 @@ impl Drop for DaxPages {
 
 impl DaxRef {
     /// Locks the entries to map at `page` of the file, for an access that goes on to `more` pages
-    /// after it. Sleeps; the caller has no section open and no entry locked.
+    /// after it. May sleep, so the caller must have no section open and no entry locked.
     pub(crate) fn fault(
         &self,
         page: u64,
@@ -164,9 +164,9 @@ impl DaxRef {
     }
 
     /// Returns the entry to map at `page` of the file, if that needs no waiting: a block, or a hole
-    /// for a load. Never queries the device or its file system, makes no entry and takes no
-    /// translations away. If one of these is necessary, or another thread has the entry locked, the
-    /// caller has to take the blocking path.
+    /// for a load. Never queries the device or its file system, makes no entry and revokes no
+    /// translations. If one of these is necessary, or another thread has the entry locked, returns
+    /// `None`: the caller must take the blocking path.
     pub(crate) fn try_fault(
         &self,
         page: u64,
@@ -286,7 +286,7 @@ impl DaxCore {
     }
 
     /// Returns whether [`DaxCore::put_block`] waits for nothing at such an entry: neither for the
-    /// host nor for the readers of a hole. `ready` is what [`DaxCore::is_storable`] said.
+    /// host nor for the readers of a hole. `ready` is the result of [`DaxCore::is_storable`].
     fn is_put_nonblocking(&self, entry: Entry, ready: bool) -> bool {
         match entry.content() {
             Content::Block(_) => ready || self.parts.device.durability() == Durability::Lines,
@@ -329,7 +329,8 @@ impl DaxCore {
         Err(self.failed(DaxAction::Allocate, offset)(error))
     }
 
-    /// Returns the block that the extent map has for an entry that is not a block.
+    /// Returns the block that the extent map has for the entry's pages. Returns `None` if it has
+    /// none, or if the entry is a block already.
     fn block_at(&self, locked: &Locked<'_>, page: u64) -> Result<Option<u64>, DaxError> {
         if let Content::Block(_) = locked.content() {
             return Ok(None);
@@ -360,8 +361,9 @@ impl DaxCore {
     }
 
     /// Locks all of the page's 2 MiB as one entry: a block, which is dirty if the access writes, or
-    /// a hole to read. Returns `None` if single pages have to be used instead. The range has to end
-    /// before the page that `end` returns. If the caller shares `layout`, no cut is under way.
+    /// a hole to read. Returns `None` if single pages have to be used instead. The range must not
+    /// go past the page that `end` returns. May wait for a cut; a caller that shares `layout` never
+    /// does, because no cut is under way then.
     pub(super) fn lock_large(
         &self,
         page: u64,
@@ -371,7 +373,8 @@ impl DaxCore {
     ) -> Result<Option<Locked<'_>>, DaxError> {
         let fits = || range_start(page) + LARGE_PAGES <= end();
         let fills_holes = self.setup.hole_writes == HoleWrites::Large;
-        // A host would have to be asked for its blocks, and for room.
+        // Over a host file, the host would have to be asked for blocks and for room, which may
+        // wait.
         if !fits() || (wait == Wait::No && self.parts.host.is_some()) {
             return Ok(None);
         }
@@ -459,9 +462,9 @@ impl DaxCore {
         blocks
     }
 
-    /// Locks the entries of the pages that follow `page`, up to the first that is not `wanted`:
-    /// before `end`, with `page` at most `most` pages, in the page's range and in the file. Never
-    /// waits for a locked entry.
+    /// Locks the entries of the pages that follow `page`, up to the first that is not `wanted`.
+    /// They are before `end`, in the file and in the range that contains `page`. With `page` itself
+    /// they are at most `most`. Never waits for a locked entry.
     fn lock_behind(
         &self,
         page: u64,
@@ -488,8 +491,8 @@ impl DaxCore {
     }
 
     /// Returns how many of these blocks, from the first on, can be stored to: see
-    /// [`DaxCore::make_storable`]. If a host has to provide room, its blocks follow each other as
-    /// their pages do.
+    /// [`DaxCore::make_storable`]. If a host has to provide room, counts only blocks that are
+    /// consecutive on the device.
     fn storable(&self, blocks: &[Locked<'_>]) -> usize {
         let Some(Content::Block(first)) = blocks.first().map(Locked::content) else {
             return 0;
@@ -512,8 +515,8 @@ impl DaxCore {
         refused.unwrap_or(count as usize)
     }
 
-    /// Locks the holes that follow `page`, as far as one query of the extent map names them. Never
-    /// waits for a locked entry.
+    /// Locks the holes that follow `page`, as far as one query of the extent map reports a hole.
+    /// Never waits for a locked entry.
     fn holes_behind(&self, page: u64, end: u64) -> Vec<Locked<'_>> {
         let may_be_hole =
             |there: Option<Entry>| there.is_none_or(|entry| entry.content() == Content::Zero);

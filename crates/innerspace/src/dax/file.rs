@@ -26,7 +26,7 @@ use crate::units::{PAGE_SHIFT, PAGE_SIZE, start_and_end, zeros};
 /// there is room for two thousand such files.
 const CAPACITY: u64 = 64 << 30;
 
-/// The bytes of an entry among the pins of a file.
+/// The heap bytes of one pin in the file's set of pins.
 const PIN_BYTES: usize = 56;
 
 /// The bytes of one stripe.
@@ -77,8 +77,8 @@ struct Handle {
     _ending: Ending,
 }
 
-/// Does the work that is left when the file is dropped, if the program has dropped its memory
-/// before.
+/// When the file is dropped, does the work that is left for its memory, if the program has dropped
+/// the memory before.
 #[derive(Debug)]
 struct Ending(Arc<Cache>);
 
@@ -108,7 +108,7 @@ impl DaxFile {
     /// Creates an empty file in blocks of `device`, which other files may share.
     ///
     /// # Errors
-    /// The device is a host file's, which has no blocks to give.
+    /// [`DaxError::Unsupported`] if the device is a host file's, which has no blocks to give.
     pub(crate) fn on_device(
         cache: &Arc<Cache>,
         group: &Group,
@@ -242,8 +242,8 @@ impl DaxFile {
     }
 
     /// Writes all of `buf` at the end of the file, and returns its offset. No other append or
-    /// [`DaxFile::set_len`] comes between the bytes. A concurrent write past the end may take the
-    /// same place.
+    /// [`DaxFile::set_len`] comes between the bytes. A concurrent write past the end may write to
+    /// the same offsets.
     ///
     /// There is no `try_` form: a write that lengthens the file may wait.
     ///
@@ -489,7 +489,7 @@ pub struct DaxPin {
     /// The parts of the range on the device, in the file's order: the first page and the number of
     /// pages.
     parts: Vec<(u64, u64)>,
-    /// The charges for the entry among the file's pins, and for the parts.
+    /// The charges for the pin in the file's set of pins, and for `parts`.
     heap: [Option<HeapBytes>; 2],
     /// Dropped last of the fields.
     _ending: Ending,
@@ -510,7 +510,7 @@ impl DaxPin {
     }
 
     /// Returns the address and length of each piece, in the file's order. They are valid as long as
-    /// the pin.
+    /// the pin lives.
     #[expect(clippy::missing_panics_doc, reason = "a device is not at address 0")]
     pub fn pieces(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> {
         let mut skip = self.bytes.start % PAGE_SIZE as u64;

@@ -1,8 +1,8 @@
 //! Sync: making stores durable.
 //!
-//! For each dirty entry: lock it, take write validity away, wait for a grace period, flush its
-//! cache lines, fence, mark it clean, unlock. The entries of a 2 MiB range are taken together, so
-//! that one grace period serves all of them, and one request if the host writes. A later store
+//! For each dirty entry: lock it, revoke write validity, wait for a grace period, flush its cache
+//! lines, fence, mark it clean, unlock. The entries of a 2 MiB range are locked together, so that
+//! one grace period serves all of them and, if the host writes, one request to it. A later store
 //! faults again, waits for the entry, and makes it dirty again. A pinned page stays dirty, because
 //! foreign code may store to it at any time.
 //!
@@ -84,15 +84,15 @@ impl DaxCore {
     /// Records that the host could not write, and may have forgotten other pending writes.
     pub(super) fn host_failed(&self, offset: u64, error: io::Error) -> DaxError {
         let error = self.failed(DaxAction::Sync, offset)(error);
-        // `host_forgot` is incremented before the failure is counted: a sync that does not see the
-        // failure counted sees `host_forgot` when it runs next.
+        // `host_forgot` is incremented before the failure is counted. So a sync that finds the
+        // failure counted when it begins also finds `host_forgot` above 0 (`remind_host`).
         self.host_forgot.fetch_add(1, Ordering::SeqCst);
         self.errors.record(error.clone());
         error
     }
 
-    /// Flushes locked dirty entries, and unlocks them clean. Returns whether none of them is
-    /// pinned, and stays dirty.
+    /// Flushes locked dirty entries, and unlocks them clean. Returns false if one of them stays
+    /// dirty, because it is pinned.
     fn flush(
         &self,
         batch: &mut Vec<Locked<'_>>,
@@ -174,7 +174,7 @@ impl DaxCore {
     }
 
     /// Makes the host consider every dirty block of the file changed, if the host may have
-    /// forgotten that. The caller holds `syncing`.
+    /// forgotten that one is. The caller holds `syncing`.
     fn remind_host(&self) -> io::Result<()> {
         let failures = self.host_forgot.load(Ordering::SeqCst);
         if failures == 0 {
@@ -220,7 +220,7 @@ impl DaxCore {
             if error.kind() == io::ErrorKind::Unsupported {
                 return self.touch_each(pages, block);
             }
-            // A cut by another process explains a failure only after the file's new end.
+            // A cut by another process explains a failure only past the file's new end.
             let left = self.host_pages()?;
             if left >= end {
                 return Err(error);
@@ -230,21 +230,21 @@ impl DaxCore {
         Ok(())
     }
 
-    /// Does the same on an old system, page by page. If another process cuts the file between the
-    /// check of a page and the write to it, the write raises a signal; in a guarded file, it brings
-    /// one byte of the page back.
+    /// Does the same as [`DaxCore::touch`] on an old system, page by page. If another process cuts
+    /// the file between the check of a page and the write to it, the write raises a signal; in a
+    /// guarded file, it brings one byte of the page back.
     fn touch_each(&self, pages: Range<u64>, block: u64) -> io::Result<()> {
         let pinned = self.pins.in_range(&pages);
         for (page, block) in pages.zip(block..) {
             if page >= self.host_pages()? {
                 break;
             }
-            // Foreign code may store to a pinned page at any time: a byte that was read may be old
-            // when it is written back.
+            // Foreign code may store to a pinned page at any time, and a byte that was read by call
+            // may be old when it is written back. So such a page is touched by one atomic store.
             let by_store = pinned.iter().any(|pin| pin.contains(&page));
             match self.parts.host.as_ref().filter(|_| self.is_guarded()) {
                 // All other stores to a guarded file are calls that lock the entry, so none comes
-                // in between.
+                // between this read and this write.
                 Some(host) if !by_store => {
                     let (mut byte, offset) = ([0], DaxCore::offset(page));
                     match host.read_at(&mut byte, offset) {

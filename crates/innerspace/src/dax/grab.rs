@@ -10,14 +10,15 @@
 //! | large entry | locked as it is | the same |
 //! | node | the page's word: locked, or waited for | locked in place of the node, or refused |
 //!
-//! It is refused if any of the node's 512 words is in use. To put a block for one page into a large
-//! hole, the caller locks the hole and replaces it by a node (`DaxCore::lock_for`).
+//! Locking in place of the node is refused if any of its 512 words is in use. To put a block for
+//! one page into a large hole, the caller locks the hole and replaces it by a node
+//! (`DaxCore::lock_for`).
 //!
 //! **A page's word against the whole range.** To lock a page, a thread locks the page's word first
 //! and reads the range's word again afterwards: if that word does not lead to the node any more, or
 //! is locked, the thread releases the page's word and begins anew. To unlink the node, a thread
-//! locks the range's word first and reads all pages' words afterwards. Both are sequentially
-//! consistent, so one of the two sees the other.
+//! locks the range's word first and reads all pages' words afterwards. All these accesses are
+//! sequentially consistent, so one of the two threads sees the other.
 //!
 //! A step runs in a section and never sleeps. A node that was replaced is reused after a grace
 //! period.
@@ -106,11 +107,12 @@ pub(super) enum Step {
     /// There is no entry, a page of the whole range that is wanted has an entry, or the entry is
     /// locked and the caller may not wait.
     Refused,
-    /// Another thread was faster, or is checking the range's pages.
+    /// The caller tries again: a node was linked, another thread was faster, or another thread is
+    /// checking the range's pages.
     Again,
 }
 
-/// Returns the first page of a page's range.
+/// Returns the first page of the range that contains `page`.
 pub(super) fn range_start(page: u64) -> u64 {
     page >> LARGE_SHIFT << LARGE_SHIFT
 }
@@ -140,7 +142,8 @@ pub(super) fn step(
         Word::Absent | Word::Entry { .. } => (range, now, WordAt::Range, range_start(page)),
         Word::Node { locked: true, .. } => return Step::Again,
         Word::Node { .. } if wanted == Wanted::Large => {
-            // In one step: else other threads could link nodes in between without end.
+            // The node is replaced in one step. Otherwise other threads could link nodes in between
+            // without end.
             let entry = Entry::new(Size::Large, Content::Empty);
             return match unlink(words, entry.locked()) {
                 Unlinked::Node(node) => {
@@ -171,8 +174,8 @@ pub(super) fn step(
     take(words, waits, now, (word, before), held).map_or(Step::Again, Step::Held)
 }
 
-/// Locks a word that was read, unlocked, as `before`, when the range's word was `now`. Returns
-/// `None` if another thread was faster, or is locking the whole range.
+/// Locks `word`, which was unlocked when it was read as `before`. The range's word was `now` then.
+/// Returns `None` if another thread was faster, or is locking the whole range.
 fn take<W: RangeWords>(
     words: &W,
     waits: &Waits,
@@ -191,10 +194,10 @@ fn take<W: RangeWords>(
     None
 }
 
-/// Locks, in order, the entries of `pages`, all in one range, that are `wanted`, up to the first
-/// that is locked. `wanted` is called with `None` for a page without an entry; if it agrees, an
-/// empty entry is made. Returns the first page that was not looked at, which is the first of all if
-/// the pages have no words of their own. Never waits.
+/// Locks the `wanted` entries of `pages`, in order, and passes them to `each`. The pages are all in
+/// one range. Stops at an entry that another thread has locked. `wanted` is called with `None` for
+/// a page without an entry; if it returns true, an empty entry is made. Returns the first page that
+/// was not looked at: the first of `pages` if they have no words of their own. Never waits.
 pub(super) fn run(
     words: &impl RangeWords,
     waits: &Waits,
@@ -243,7 +246,8 @@ pub(super) enum Unlinked {
     Changed,
 }
 
-/// Replaces the node of a range by `next` if none of its pages has an entry.
+/// If a range's word leads to a node, and no page of the range has an entry, replaces the word by
+/// `next`.
 pub(super) fn unlink(words: &impl RangeWords, next: u64) -> Unlinked {
     let range = words.range();
     let now = range.load();

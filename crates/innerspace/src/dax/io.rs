@@ -26,8 +26,8 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 const LARGE_BYTES: usize = LARGE_PAGES as usize * PAGE_SIZE;
 
-/// The most pages that a write locks at a time: those of one call of 64 KiB, and the page at its
-/// edge.
+/// The most pages that a write locks at a time: 16 for a call of 64 KiB, and one more, because the
+/// call may begin inside a page.
 const RUN: usize = 17;
 
 /// Splits `offset..offset + len` by pages. Yields the page, the offset in it, and the length of
@@ -140,8 +140,8 @@ impl DaxCore {
     }
 
     /// Writes all of `buf` at the end of the file, and returns its offset. Neither another append
-    /// nor a change of the length comes between the bytes. So the rest of an append that has failed
-    /// half-way is not written once there is room.
+    /// nor a change of the length comes between the bytes. So an append that has failed half-way is
+    /// not continued once there is room.
     pub(super) fn append(&self, buf: &[u8]) -> Result<u64, DaxError> {
         self.check_writable(self.size())?;
         let (mut failed, mut end) = (None, None);
@@ -198,7 +198,9 @@ impl DaxCore {
             .ok_or_else(|| self.too_long(offset, buf.len() as u64))
     }
 
-    /// Does a write, with `layout` shared. With [`Wait::No`], `end` is inside the file.
+    /// Writes `buf`, up to the first error. Returns the number of bytes written, or the error if
+    /// there are none. The caller shares `layout`. With [`Wait::No`], `end` must be inside the
+    /// file.
     fn write_pages(
         &self,
         buf: &[u8],
@@ -228,10 +230,12 @@ impl DaxCore {
         Ok(done)
     }
 
-    /// Writes all of 2 MiB, if the write covers them and they are one block or become one. If not,
-    /// writes to the next few pages, all in one range of 2 MiB. Returns the number of bytes. The
-    /// entries of these pages are locked together, by one descent. So no atomic operation, which
-    /// would wait for the stores before it, comes between the copies.
+    /// Writes all of 2 MiB, if `bytes` cover them and they are one block or become one. If not,
+    /// writes to the next few pages, all in one range of 2 MiB. Returns the number of bytes
+    /// written.
+    ///
+    /// The entries of these pages are locked together, by one descent. So no atomic operation,
+    /// which would wait for the stores before it, comes between the copies.
     fn write_run(&self, bytes: &[u8], offset: u64, wait: Wait) -> Result<usize, DaxError> {
         let first = offset >> PAGE_SHIFT;
         if self.is_guarded() {
@@ -305,8 +309,8 @@ impl DaxCore {
         }
     }
 
-    /// Locks the entries of a run: neighbours by one descent, or a large one for all of them. With
-    /// [`Wait::No`], stops at the first entry that another thread has locked.
+    /// Locks the entries of `pages`: small ones by one descent, or one large entry for all of them.
+    /// With [`Wait::No`], stops at the first entry that another thread has locked.
     fn lock_run<'e>(
         &'e self,
         run: &mut ArrayVec<Locked<'e>, RUN>,

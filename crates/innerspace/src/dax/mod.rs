@@ -2,7 +2,7 @@
 //!
 //! **What it is.** A [`DaxDevice`] is a range of bytes that the process can address. An extent map
 //! says which block of the device contains which page of a file, or that the page is a hole. A
-//! mapping has the device's own bytes, and over a hole the zero frame, which takes no memory. A
+//! mapping shows the device's own bytes, and for a hole the zero frame, which takes no memory. A
 //! store to a block is durable once its cache lines are flushed, or once the host has written the
 //! block: [`Durability`] says which of the two.
 //!

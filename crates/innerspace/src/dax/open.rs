@@ -1,8 +1,8 @@
 //! Host files as devices: opening one, and what other processes can do to it meanwhile.
 //!
 //! A file is opened as a store opens it. Only regular files are opened. A file that is to be
-//! written gets an exclusive advisory lock before anything is changed. Its identity is the same as
-//! that of a store, so that a file is recognised in whichever way it is opened.
+//! written gets an exclusive advisory lock before anything is changed. Its identity is determined
+//! as for a store, so that a file is recognised whichever way it is opened.
 //!
 //! **Another process that truncates a host file under us** takes bytes away from the mapping: the
 //! next access to them is a SIGBUS from the host, which this library does not catch. Some things
@@ -28,7 +28,7 @@ use crate::sys::file::{self as sys, Keep};
 use crate::sys::shared;
 use crate::units::PAGE_SIZE;
 
-/// A file of the host, open for direct access. The last reference unlocks and closes it.
+/// A file of the host, open for direct access. Dropping the last reference unlocks and closes it.
 #[derive(Debug)]
 pub(crate) struct HostFile {
     /// The open file, locked if it is writable.
@@ -41,7 +41,7 @@ pub(crate) struct HostFile {
 
 impl HostFile {
     /// Makes a host file of an open file, which is locked if it is to be written. The second value
-    /// empties the file, once nothing else can fail.
+    /// lets the caller empty the file, once nothing else can fail.
     ///
     /// # Errors
     /// [`DaxError::Unsupported`] if a part of a page of the file may be a hole.
@@ -85,7 +85,8 @@ impl HostFile {
         })
     }
 
-    /// Asks the host to provide room for these bytes, which are inside the file.
+    /// Asks the host to provide room for these bytes, which are inside the file. Succeeds if the
+    /// file system cannot allocate ahead of writes.
     ///
     /// # Errors
     /// The host's error.
@@ -132,8 +133,9 @@ impl HostFile {
     }
 }
 
-/// Repeats `call`, which transfers bytes from the one with the given number on, until `len` bytes
-/// are transferred. If it transfers none, the error is `ended`.
+/// Repeats `call` until `len` bytes are transferred. Each time, `call` gets the number of bytes
+/// transferred so far, and returns how many more it has transferred. If that is 0, the error is
+/// `ended`.
 fn transfer(
     len: usize,
     ended: io::ErrorKind,

@@ -18,8 +18,8 @@ pub(super) struct Pins {
 #[derive(Default)]
 struct State {
     next: u64,
-    /// The pins, each with the thread that made it, or `None` if a task did. That thread would wait
-    /// for itself in a cut of the range.
+    /// The pins, each with the thread that made it, or `None` if a task did. A cut of the range by
+    /// that thread would wait for itself.
     pins: BTreeMap<u64, (Range<u64>, Option<thread::ThreadId>)>,
 }
 

@@ -1,9 +1,9 @@
 //! A reference to an open file with a count of its own.
 //!
-//! Each fault holds a reference to its file, so it changes a count twice. If that were the file's
-//! own count, threads that fault in different places would contend for its cache line. So a mapping
-//! that an accessor remembers has a count that only this accessor's faults change. As long as that
-//! count is above 0, it keeps the file open by one reference.
+//! Each fault holds a reference to its file, so it changes a reference count twice. If that were
+//! the file's own count, threads that fault in different places would contend for its cache line.
+//! So each mapping that an accessor remembers has a count that only this accessor's faults change.
+//! As long as that count is above 0, it keeps the file open by one reference.
 
 use std::ops::Deref;
 

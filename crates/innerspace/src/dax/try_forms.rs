@@ -23,7 +23,7 @@ impl DaxFile {
     ///
     /// Three calls behave differently in a task. [`DaxFile::set_len`] and [`DaxFile::punch`] do not
     /// wait for pins, because the holder of a pin may itself be waiting for the task: they fail
-    /// with [`DaxError::Busy`] instead. And a pin that is made in a task is no thread's own, so a
+    /// with [`DaxError::Busy`] instead. A pin that is made in a task belongs to no thread, so a
     /// later cut cannot tell that it would wait for its own caller. Most calls wait for accesses
     /// under way, and so for a [`Session`](crate::space::Session) until its next safepoint: do not
     /// wait for a task on the thread of a session.
@@ -65,8 +65,8 @@ impl DaxFile {
 /// [`OnShrink::Error`](crate::dax::OnShrink::Error).
 impl DaxFile {
     /// Reads like [`DaxFile::read_at`], but never waits. It would block during a
-    /// [`DaxFile::set_len`] or [`DaxFile::punch`], and if the host has to be asked for its holes;
-    /// some of the host's answers are remembered.
+    /// [`DaxFile::set_len`] or [`DaxFile::punch`], and if the host has to be asked which pages are
+    /// holes; some of its answers are remembered.
     ///
     /// # Errors
     /// The errors of [`DaxFile::read_at`], and [`DaxError::WouldBlock`]; `buf` may be partly filled
@@ -91,8 +91,8 @@ impl DaxFile {
     /// were not written since the last sync; and if memory has to be evicted first.
     ///
     /// # Errors
-    /// The errors of [`DaxFile::write_at`], and [`DaxError::WouldBlock`]; then the bytes before its
-    /// offset are written.
+    /// The errors of [`DaxFile::write_at`], and [`DaxError::WouldBlock`]; then the bytes before the
+    /// offset in the error are written.
     pub fn try_write_at(&self, buf: &[u8], offset: u64) -> Result<(), DaxError> {
         let done = self.core().try_write_at(buf, offset)?;
         match done == buf.len() {

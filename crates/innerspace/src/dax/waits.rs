@@ -1,9 +1,9 @@
 //! The waiters for locked entries.
 //!
 //! The key of a waiter is the first page that the entry covers, so that the holder of a large entry
-//! wakes the waiters for any page of it. Unlocking wakes one waiter with the entry's key. It takes
-//! the lock, or finds that another thread has it and queues again. If the entry was changed or
-//! removed, unlocking wakes all, because each may have to do something else now.
+//! wakes the waiters for any page of it. Unlocking wakes one waiter with the entry's key. That
+//! waiter takes the lock, or finds that another thread has it and queues again. If the entry was
+//! changed or removed, unlocking wakes all, because each may have to do something else now.
 //!
 //! The waiter
 //!
@@ -16,9 +16,9 @@
 //!
 //! 1. exchanges the locked word without WAITERS for the unlocked one; if that succeeds, no thread
 //!    waits, and the holder is done;
-//! 2. otherwise locks the queue and takes waiters out,
+//! 2. otherwise locks the queue and removes waiters from it,
 //! 3. stores the unlocked word, with WAITERS if some waiters are left,
-//! 4. unlocks the queue and wakes the waiters it took out.
+//! 4. unlocks the queue and wakes the waiters that it removed.
 //!
 //! WAITERS is set and cleared only under the queue's mutex, so a holder that finds it clear has no
 //! waiter to wake.
@@ -49,9 +49,9 @@ impl Waits {
         &self.0[(key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % QUEUES]
     }
 
-    /// Queues for `word`, which has this key. Returns `None` if it has no locked entry any more.
-    /// Otherwise the caller sleeps, with no section open and no lock held. Called in the section in
-    /// which the word was found.
+    /// Queues the caller for `word`, which has this key. Returns `None` if the word has no locked
+    /// entry any more. Otherwise the caller must sleep on the result, with no section open and no
+    /// lock held. The caller must be in the section in which it found the word.
     pub(super) fn enqueue(&self, word: &impl SharedWord, key: u64) -> Option<Arc<Sleeper>> {
         let mut queue = self.queue(key).lock();
         let mut now = word.load();
@@ -69,7 +69,7 @@ impl Waits {
     }
 
     /// Unlocks a word: from `locked` (the word as its holder knows it, without WAITERS) to
-    /// `unlocked`. Wakes one waiter if the content is unchanged, and otherwise all.
+    /// `unlocked`. Wakes one waiter if the entry is unchanged except for DIRTY, and otherwise all.
     #[inline]
     pub(super) fn release(&self, word: &impl SharedWord, key: u64, locked: u64, unlocked: u64) {
         if let Err(found) = word.exchange(locked, unlocked) {

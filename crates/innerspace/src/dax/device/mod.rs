@@ -4,9 +4,8 @@
 //! file calls. So a device is shared memory in the sense of `sys::copy`, and is accessed only by
 //! copies.
 //!
-//! A device over a host file is as long as the file may become. Only bytes before the file's end
-//! may be touched, and of those only bytes of allocated blocks. The caller, which knows the file,
-//! makes sure of that.
+//! A device over a host file is as long as the file may become. The caller, which knows the file,
+//! must touch only bytes before the file's end, and of those only bytes of allocated blocks.
 
 #[cfg(test)]
 mod faulty_power;
@@ -110,7 +109,8 @@ impl DaxDevice {
         let shared = shared::sealed_memory(c"innerspace", len)
             .and_then(|file| SharedMapping::new(&file, size, Rights::ReadWrite));
         match shared {
-            // The file has no name and two seals; the mapping alone keeps it.
+            // The file has no name: the mapping alone keeps it. Its seals prevent shrinking and
+            // growing.
             Ok(shared) => Ok(DaxDevice::new(&name, Bytes::Shared(shared))),
             Err(error) => Err(cannot_map(&name, DaxFeature::SealedMemory, error)),
         }
@@ -207,7 +207,8 @@ impl DaxDevice {
         self.0.bytes.base().expose_provenance() as u64 + (page << PAGE_SHIFT)
     }
 
-    /// Returns the address of `len` bytes at `offset`, all of them inside the device.
+    /// Returns the address of `len` bytes at `offset`. Panics if they are not all inside the
+    /// device.
     #[inline]
     fn address(&self, offset: u64, len: u64) -> *mut u8 {
         let end = offset.checked_add(len);
@@ -287,7 +288,7 @@ impl DaxDevice {
         }
     }
 
-    /// Makes the host provide room for stores to one page, by storing a byte of it again. That
+    /// Makes the host treat one page as changed, by storing the present value of a byte to it. That
     /// raises a signal if the file has become shorter meanwhile.
     pub(crate) fn touch_by_store(&self, offset: u64) {
         let at = self.address(offset, 1);

@@ -23,7 +23,7 @@ const WORDS: usize = REGION as usize / 64;
 /// The distance from one single page to the next inside a region. It is odd, so that all pages are
 /// reached.
 const STRIDE: u64 = 197;
-/// Stands for the region of a thread that has none yet.
+/// The value of `current` for threads that have no region yet.
 const NONE: u64 = u64::MAX;
 
 /// The free pages of a device.
@@ -77,7 +77,8 @@ impl Region {
         self.used[word] & bit != 0
     }
 
-    /// Marks a free page as used. Returns whether it was in use before.
+    /// Marks a free page as used. Returns whether it was in use at an earlier time, so that it may
+    /// not be zeros.
     fn take(&mut self, slot: u64) -> bool {
         let (word, bit) = word_and_bit(slot);
         self.used[word] |= bit;
@@ -87,7 +88,7 @@ impl Region {
         stale
     }
 
-    /// Takes a free page of this region, which has the given number.
+    /// Takes a free page of this region, the one with this number.
     fn take_single(&mut self, number: u64) -> Option<Taken> {
         let slot = self.next_free(self.cursor)?;
         self.cursor = (slot + STRIDE) % REGION;
@@ -193,7 +194,7 @@ impl Blocks {
         self.take_from_another(current)
     }
 
-    /// Takes a page from a region, which becomes the region of this stripe.
+    /// Takes a page from another region, which becomes the stripe's `current` one.
     #[cold]
     fn take_from_another(&self, current: &AtomicU64) -> Option<Taken> {
         let mut sets = self.sets.lock();
@@ -223,8 +224,9 @@ impl Blocks {
     }
 
     /// Returns whether a whole region may be used for single pages although other regions have free
-    /// pages left. It may not if there are many such regions, since threads that have ended keep
-    /// theirs; and the last whole regions are kept for large extents.
+    /// pages left. It may not if many regions are partly free: threads that have ended keep theirs,
+    /// so these have to be shared. It may not either if few whole regions are left, which are kept
+    /// for large extents.
     fn may_break_up(&self, sets: &Sets) -> bool {
         let regions = self.regions.len();
         sets.partial.len() < regions / 8 && sets.whole.len() > regions / 16

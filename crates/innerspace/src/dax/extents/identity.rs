@@ -16,8 +16,8 @@
 //! page raises a SIGBUS.
 //!
 //! **Known runs.** The map keeps the host's last few answers, as runs of data or hole. Allocating
-//! and freeing change them, and an answer during which `changes` has moved is not kept. Writes by
-//! processes that ignore the lock on the file are not seen before `forget`.
+//! and freeing change them. An answer is not kept if `changes` has moved during the query. Writes
+//! by processes that ignore the lock on the file are not seen before `forget`.
 
 use std::io;
 use std::ops::Range;
@@ -75,8 +75,8 @@ impl Known {
     }
 
     fn add(&mut self, run: Run) {
-        // Overlapping runs are older, and lose these pages; a neighbour with the same content is
-        // joined.
+        // Overlapping runs are older, and lose these pages. A neighbour with the same content is
+        // joined to the new run.
         let mut run = run;
         self.forget(run.pages.clone());
         self.runs.retain(|other| {

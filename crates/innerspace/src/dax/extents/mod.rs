@@ -6,10 +6,11 @@
 //!   each page. This process keeps the map while the file lives.
 //! - `Faulty` (tests): a scattered map that fails and misplaces blocks on demand.
 //!
-//! **Rules.** While a caller looks a page up, it keeps others from changing the page: it has the
-//! page's entry locked, or the file exclusively. If the answer is longer, the caller relies only on
-//! the part that it has locked. `allocate` is called only for holes. `free` is called once no
-//! thread can reach the pages any more; also for an allocation that is not used after all.
+//! **Rules.** A fault, a write or a cut that relies on a lookup keeps others from changing the
+//! page: it has the page's entry locked, or the file exclusively. If the answer is longer, it
+//! relies only on the part that it has locked. A read by call locks no entry: it shares the file's
+//! `layout`, so that no block is freed. `allocate` is called only for holes. `free` is called once
+//! no thread can reach the pages any more; also for an allocation that is not used after all.
 
 mod blocks;
 #[cfg(test)]
@@ -74,13 +75,13 @@ pub(crate) trait ExtentMap: Send + Sync {
     /// the new number, in the single order of all SeqCst operations.
     fn heap_bytes(&self) -> u64;
 
-    /// Whether freeing these pages makes the map larger.
+    /// Returns whether freeing these pages makes the map larger.
     fn is_parted_by(&self, _pages: &Range<u64>) -> bool {
         false
     }
 
-    /// Sets the file's length. Pages that are cut off can no longer be reached by any thread; new
-    /// bytes are zeros.
+    /// Sets the file's length. By then no thread can reach the pages that are cut off. New bytes
+    /// are zeros.
     fn set_len(&self, bytes: u64) -> io::Result<()>;
 
     /// Waits until the map itself and the file's length survive a power cut as far as the device

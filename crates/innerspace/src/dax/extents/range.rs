@@ -103,7 +103,7 @@ impl RangeMap {
         *used += new.pages;
     }
 
-    /// Returns the words, and turns a run into words before.
+    /// Returns the words. A run is first turned into words.
     fn words(&mut self) -> (&mut [u64; LARGE_PAGES as usize], &mut u64) {
         if let RangeMap::Run(run) = self {
             let mut words = Box::new([HOLE; LARGE_PAGES as usize]);

@@ -123,6 +123,7 @@ impl ScatteredMap {
     }
 
     /// Zeroes the stale pages of `taken`, and maps the file's pages from `page` on to `taken`.
+    /// Returns the first page of `taken`.
     pub(super) fn place(&self, page: u64, pages: u64, taken: Taken) -> u64 {
         for page in &taken.stale {
             self.device.zero(page << PAGE_SHIFT, PAGE_SIZE as u64);
@@ -139,7 +140,7 @@ impl ScatteredMap {
     }
 
     /// Changes the ranges of a stripe, and adds the difference to the sum of all stripes. Most
-    /// allocations make none, because their ranges have words already.
+    /// allocations make no difference, because their ranges have words already.
     fn change(&self, stripe: usize, change: impl FnOnce(&mut Ranges)) {
         let mut ranges = self.stripes[stripe].0.write();
         let before = ranges.bytes;
@@ -207,7 +208,7 @@ impl ExtentMap for ScatteredMap {
         let Some(before) = pages.start.checked_sub(1).filter(|_| !pages.is_empty()) else {
             return false;
         };
-        // It ends where its range does, at the latest.
+        // The extent ends where its range does, at the latest.
         let around = self.ranges_at(before).extent(before, LARGE_PAGES);
         around.at.is_some() && before + around.pages > pages.end
     }
