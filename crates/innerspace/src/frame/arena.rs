@@ -1,7 +1,7 @@
 //! The arena: one mapping that holds the bytes of all frames, frame 0 (the zero frame) first.
 //!
-//! The host gives it memory as it is touched, in huge pages where it can. This module only computes
-//! addresses. Other modules decide which thread may touch a frame's bytes.
+//! The host backs the mapping with memory as it is touched, with huge pages where possible. This
+//! module only computes addresses. Other modules decide which thread may touch a frame's bytes.
 
 use std::hint::cold_path;
 use std::io;
@@ -18,7 +18,7 @@ use crate::{FrameId, PAGE_SHIFT, PAGE_SIZE};
 pub(crate) struct FrameOffset(u64);
 
 impl FrameOffset {
-    /// The bits of a word below the frame's number.
+    /// The mask of the bits below the frame's number in a word.
     pub(crate) const LOW_BITS: u64 = PAGE_SIZE as u64 - 1;
 
     /// Returns the offset of a frame.
@@ -51,20 +51,19 @@ impl FrameOffset {
 #[derive(Debug)]
 pub(super) struct Arena {
     memory: Mapping,
-    /// The number of frames. It is as wide as the values that are compared with it, so that a
-    /// comparison can read it from memory.
+    /// The number of frames. It is as wide as the values that are compared with it, so that the
+    /// comparison can take it as a memory operand.
     frames: u64,
 }
 
 impl Arena {
     /// Maps zeroed memory for `frames` frames, including the zero frame.
     ///
-    /// A child of fork(2) sees zeros there and in the metadata, because it would otherwise be a
-    /// second owner of everything. Zeros lead to nothing, so each lookup in a child misses, and
+    /// In a child of fork(2) this memory and the metadata become zeros. Otherwise the child would
+    /// be a second owner of everything. With zeroed metadata every lookup in a child misses, and
     /// misses are refused there.
     pub(super) fn new(frames: u32) -> io::Result<Arena> {
-        // Computed in 64 bits, even where addresses are shorter, so that no frame's number is cut
-        // off.
+        // Computed in 64 bits, so that the shift does not overflow where addresses are shorter.
         let len = usize::try_from(u64::from(frames) << PAGE_SHIFT)
             .map_err(|_| io::ErrorKind::OutOfMemory)?;
         let memory = Mapping::new(len)?;
@@ -100,7 +99,8 @@ impl Arena {
     /// Returns the address of a frame's first byte, or `None` if the frame is not in the arena.
     #[inline(always)]
     pub(super) fn start_of(&self, at: FrameOffset) -> Option<NonNull<u8>> {
-        // If low bits are set, the rotation turns them into a large number.
+        // The rotation moves the low bits to the top. If one of them is set, the result is too
+        // large.
         if at.0.rotate_right(PAGE_SHIFT) >= self.frames {
             cold_path();
             return None;
@@ -124,13 +124,13 @@ impl Arena {
         (frames.start as usize) << PAGE_SHIFT..(frames.end as usize) << PAGE_SHIFT
     }
 
-    /// Gives the memory of some frames back to the host. No one but the caller uses these frames.
+    /// Gives the memory of some frames back to the host. Only the caller uses these frames.
     pub(super) fn discard(&self, frames: Range<u32>) {
         self.memory.discard(Arena::bytes(frames));
     }
 
-    /// Advises the host what pages to back some frames with. Returns whether the host took the
-    /// advice.
+    /// Advises the host whether to back some frames with small or huge pages. Returns whether the
+    /// host took the advice.
     pub(super) fn advise(&self, frames: Range<u32>, pages: Pages) -> bool {
         self.memory.advise_pages(Arena::bytes(frames), pages)
     }

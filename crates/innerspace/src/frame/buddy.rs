@@ -4,9 +4,9 @@
 //! other half of the block of order `k + 1`, is therefore found by flipping bit `k` of its number.
 //!
 //! A free block is in the list of its order, which is threaded through the metadata of first
-//! frames. There its first frame has `Kind::Free` and the order. Its other frames have
-//! `Kind::Part`, whether the block is allocated or free. So only first frames are ever touched.
-//! (Knowlton 1965.)
+//! frames. The first frame of a free block has `Kind::Free` and the block's order. The other frames
+//! of a block have `Kind::Part`, whether it is allocated or free. So only first frames are ever
+//! touched. (Knowlton 1965.)
 //!
 //! Everything here runs under the allocator's mutex. `Kind::Free` is set and removed only under
 //! that mutex. So the test of whether a buddy is free and whole is exact, although other threads
@@ -37,7 +37,7 @@ pub(super) struct Buddy {
     /// The first frame before `end` such that neither it nor any frame after it was ever given out.
     /// Their bytes are still the host's zeros. Frames behind `end` count as given out.
     untouched: u32,
-    /// Frames of the arena that are neither free nor in use, and in no window.
+    /// The number of addresses without a frame that are in no window.
     pub(super) holes: u32,
     /// The parts of windows that have no frames yet.
     pub(super) windows: Vec<Range<u32>>,
@@ -45,13 +45,13 @@ pub(super) struct Buddy {
     pub(super) next_window: u32,
     /// Which parts of the arena have holes, and so no huge pages.
     pub(super) huge: HugeParts,
-    /// The holes of frames whose metadata shares a page.
+    /// The number of holes among the frames whose metadata shares a page.
     pub(super) by_metas: HoleCounts,
 }
 
 impl Buddy {
-    /// Creates an allocator in which all frames before `end` are free, except the zero frame. Those
-    /// from the next multiple of the largest block on are holes. `metas` is zeroed memory.
+    /// Creates an allocator in which all frames before `end` are free, except the zero frame. The
+    /// frames from the next multiple of the largest block on are holes. `metas` is zeroed memory.
     pub(super) fn new(metas: &[Meta], end: u32) -> Buddy {
         let holes = end.next_multiple_of(1 << MAX_ORDER);
         let mut buddy = Buddy {
@@ -91,8 +91,9 @@ impl Buddy {
     }
 
     /// Takes a block of this order from the list `list`, which is not empty and whose order is at
-    /// least as large. If the block taken begins in used memory, no list of an order in between has
-    /// such a block. Otherwise no list in between has a lower block.
+    /// least as large. The caller has chosen the list so that no order in between has a better
+    /// block: if the first block of `list` begins in used memory, none of their lists begins with
+    /// such a block; otherwise none has a lower block.
     fn take_from(&mut self, metas: &[Meta], list: u8, order: u8) -> FrameId {
         let first = self.lists[usize::from(list)].pop_front(metas);
         let id = first.expect("the chosen list has a block");
@@ -160,7 +161,7 @@ impl Buddy {
         id.0 < self.untouched || id.0 >= self.end
     }
 
-    /// Takes a free block out of its list. The caller changes its kind.
+    /// Removes a free block from its list. The caller changes its kind.
     pub(super) fn unlist(&mut self, metas: &[Meta], id: FrameId) {
         let order = metas[id.index()].order();
         self.lists[usize::from(order)].remove(metas, id);
@@ -200,8 +201,8 @@ impl Buddy {
         metas[id.index()].set_fresh(false); // below `untouched` by now
         while order < MAX_ORDER {
             let buddy = FrameId(id.0 ^ (1 << order));
-            // The zero frame's kind keeps frame 1 from merging with it. Behind `end` comes a
-            // multiple of the largest block, so no block is on both sides.
+            // The zero frame's kind keeps frame 1 from merging with it. The frames behind `end`
+            // begin at a multiple of the largest block, so no block is on both sides.
             let Some(meta) = metas.get(buddy.index()) else {
                 break;
             };

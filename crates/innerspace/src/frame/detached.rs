@@ -1,11 +1,11 @@
 //! Views of blocks that have left their files. A truncate, or a writer that needed the block's
-//! place, took the block out, and the views keep its frame.
+//! place, removed the block from the index, and the views keep its frame.
 //!
 //! While a block is in its file, its views rely on the file to keep the arena alive. When a block
-//! with views leaves, the thread that takes it out counts those views under their owner's mutex.
-//! From then on the owner keeps itself alive ([`SelfRef`]), and keeps the frame by the index's
-//! former reference, until the last of the views is dropped. `docs/protocols/hold-word.md` says why
-//! a thread that drops such a view finds the owner.
+//! with views leaves, the thread that removes it counts those views under their owner's mutex. From
+//! then on the owner keeps itself alive ([`SelfRef`]), and keeps the frame by the index's former
+//! reference, until the last of the views is dropped. `docs/protocols/hold-word.md` says why a
+//! thread that drops such a view finds the owner.
 //!
 //! The count is in the metadata (`extra`), and changes only under the mutex.
 
@@ -46,9 +46,9 @@ impl Meta {
         self.extra.store(views + 1, Ordering::Relaxed);
     }
 
-    /// Counts one view less of a block that was detached when the view was dropped. Returns the
-    /// frame's remaining state and, after the last view, the owner's own reference. The caller
-    /// keeps the owner alive meanwhile.
+    /// Subtracts a dropped view from the count of its block, which was detached before the drop.
+    /// Returns the frame's remaining state and, after the last view, the owner's own reference. The
+    /// caller keeps the owner alive meanwhile.
     #[must_use = "both may be the last"]
     pub(crate) fn detached_view_gone<K>(&self, keep: &SelfRef<K>) -> (Dropped, Option<Arc<K>>) {
         let mut kept = keep.lock();

@@ -1,10 +1,10 @@
 //! The flags byte of a frame: eight bits. The operation that clears LOCKED also tells whether
-//! WAITERS is set ([`super::lock`]). UPTODATE is next to LOCKED, so that one addition sets the one
-//! and clears the other.
+//! WAITERS is set ([`super::lock`]). UPTODATE is next to LOCKED, so that one addition sets UPTODATE
+//! and clears LOCKED.
 //!
-//! Every access is one byte wide. After an access of another width to the same word the processor
-//! could not forward the store and would stall. So no code reads the byte together with its
-//! neighbours in [`super::meta::Meta`].
+//! Every access is one byte wide, and no code reads the byte together with its neighbours in
+//! [`super::meta::Meta`]. The processor could not forward a store of one byte to a wider load,
+//! which would stall.
 //!
 //! | bit | name | set by | cleared by |
 //! |---|---|---|---|
@@ -143,7 +143,8 @@ impl Flags {
         FlagSet(self.0.load(Ordering::Acquire))
     }
 
-    /// Sets bits. Release: a thread that sees a bit also sees everything done before it was set.
+    /// Sets bits. Release: a thread that sees a bit by [`Flags::load`] also sees everything done
+    /// before it was set.
     #[inline]
     pub(crate) fn set(&self, set: FlagSet) {
         set.check_not_of_lock();
@@ -175,8 +176,8 @@ impl Flags {
         self.0.store(set.0, Ordering::Relaxed);
     }
 
-    /// Clears LOCKED, which is set, and returns the bits before, of which WAITERS tells whether a
-    /// thread may wait. Release: pairs with the Acquire of the next holder.
+    /// Clears LOCKED, which must be set. Returns the previous bits; if WAITERS is among them, a
+    /// thread may be waiting. Release: pairs with the Acquire of the next holder.
     ///
     /// It subtracts, which is one instruction that also gives the old value. For an atomic `and`
     /// whose result is used, the compiler makes a loop of compare-exchanges.
@@ -185,9 +186,9 @@ impl Flags {
         FlagSet(self.0.fetch_sub(FlagSet::LOCKED.0, Ordering::Release))
     }
 
-    /// Sets UPTODATE, which is clear, and clears LOCKED, which is set. Returns the bits before.
-    /// Release, as in [`Flags::unlock`]. One atomic operation: no reader ever sees the block unlocked
-    /// and not up to date.
+    /// Sets UPTODATE, which must be clear, and clears LOCKED, which must be set. Returns the
+    /// previous bits. Release, as in [`Flags::unlock`]. One atomic operation: no reader ever sees
+    /// the block unlocked and not up to date.
     #[inline(always)]
     pub(super) fn end_read(&self) -> FlagSet {
         FlagSet(self.0.fetch_add(FlagSet::LOCKED.0, Ordering::Release))

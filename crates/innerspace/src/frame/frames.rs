@@ -22,8 +22,8 @@ use crate::sys::copy::{self, Quarter};
 use crate::sys::memory::Pages;
 use crate::{FrameId, Grouped, PAGE_SIZE};
 
-/// How many frames' worth of addresses windows may take, for each usable frame. They cost nothing
-/// but addresses, except under model checkers, which create the metadata of every frame.
+/// The number of holes (addresses for windows) for each usable frame. They cost nothing but
+/// addresses, except under model checkers, which create the metadata of every frame.
 const HOLES_PER_FRAME: u32 = if cfg!(any(shuttle, miri)) { 1 } else { 3 };
 
 /// The number of frames whose metadata shares a page.
@@ -41,9 +41,9 @@ pub(crate) struct ArenaOptions {
     pub(crate) reserve: u32,
     /// How many times a waiter may lose a frame's lock to a thread that came later.
     pub(crate) patience: u32,
-    /// Holes of the arena, for windows: addresses besides those of the usable frames.
+    /// The number of holes, for windows: addresses besides those of the usable frames.
     pub(crate) holes: u32,
-    /// The pages of the host that are to back the frames.
+    /// The kind of the host's pages that are to back the frames: small or huge.
     pub(crate) pages: Pages,
 }
 
@@ -98,7 +98,7 @@ pub(crate) struct Frames {
     pub(super) arena: Arena,
     metas: ZeroedArray<Meta>,
     pub(crate) lookaside: Lookaside,
-    /// Frames that may be in use, the zero frame included.
+    /// The number of frames that may be in use, the zero frame included.
     usable: u32,
     pub(super) allocator: Allocator,
     pub(crate) waits: WaitTable,
@@ -154,13 +154,14 @@ impl Frames {
         self.usable - 1
     }
 
-    /// Frames and holes of the arena, the zero frame included: one more than the largest number.
+    /// Returns the number of frames and holes, the zero frame included: one more than the largest
+    /// frame number.
     pub(crate) fn arena_frames(&self) -> u32 {
         self.arena.frames()
     }
 
-    /// Whether there are addresses for windows. A host that limits addresses (`ulimit -v`, or
-    /// strict overcommit) may give none.
+    /// Returns whether there are addresses for windows. A host that limits addresses (`ulimit -v`,
+    /// or strict overcommit) may give none.
     pub(crate) fn has_windows(&self) -> bool {
         self.arena_frames() > self.usable
     }
@@ -193,7 +194,7 @@ impl Frames {
         Some((self.begin(id, 0), next))
     }
 
-    /// Makes a block that was just taken from the allocator an owned one.
+    /// Turns a block that was just taken from the allocator into an owned one.
     #[inline(always)]
     pub(super) fn begin(&self, id: FrameId, order: u8) -> OwnedFrame<'_> {
         let meta = self.meta(id);
@@ -229,15 +230,15 @@ impl Frames {
         copy::prefetch_to_write::<1>(self.metas.as_ptr().wrapping_add(id.index()).cast());
     }
 
-    /// Frees the block that starts at `id`. Its hold word must be 0.
+    /// Frees the block that starts at `id`, which must not be held.
     pub(crate) fn free(&self, id: FrameId) {
         let meta = self.meta(id);
         meta.end(id);
         self.allocator.give(&self.metas, id, meta.order());
     }
 
-    /// Marks a frame as no longer allocated: the first half of freeing. The frame is a block of its
-    /// own, and its hold word must be 0.
+    /// Marks a frame as no longer allocated: the first half of freeing. The frame must be a block
+    /// of its own, and must not be held.
     #[inline(always)]
     pub(crate) fn end_single(&self, id: FrameId) {
         let meta = self.meta(id);
@@ -263,7 +264,7 @@ impl Frames {
     }
 
     /// Returns the metadata, and the address of the first byte, of the frame in which the block
-    /// with this tag was last found. The guess may also be another frame.
+    /// with this tag was last found. The frame may be another block by now.
     #[inline(always)]
     pub(super) fn guess(&self, tag: Tag) -> (&Meta, NonNull<u8>) {
         let frame = self.lookaside.guess(tag);
@@ -323,8 +324,8 @@ impl Frames {
         copy::prefetch::<{ PAGE_SIZE / 4 }>(self.host(id));
     }
 
-    /// Returns the address of the first byte of the `1 << order` frames from `id` on, all of which
-    /// are in the arena.
+    /// Returns the address of the first byte of the `1 << order` frames from `id` on. Panics unless
+    /// all of them are in the arena.
     pub(super) fn block(&self, id: FrameId, order: u8) -> *mut u8 {
         let last = id.0.checked_add((1 << order) - 1);
         assert!(
@@ -357,7 +358,7 @@ impl Frames {
         unsafe { start.cast().as_ref() }
     }
 
-    /// Returns whether this is a child of fork(2), in which everything is zeros.
+    /// Returns whether this is a child of fork(2), in which the arena and the metadata are zeros.
     pub(super) fn is_wiped(&self) -> bool {
         self.meta(FrameId::ZERO).kind() != Kind::Zero
     }

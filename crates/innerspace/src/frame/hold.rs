@@ -14,7 +14,7 @@
 //!   bit is clear the frame is *CACHED*: a file's index leads to it
 //! - WRITER: the holder of the block's lock is copying into the frame
 //! - WMAPPED: write translations of the frame may exist
-//! - COLD: the next use of a CACHED frame may have a mark to make ([`super::marks`])
+//! - COLD: the next use of a CACHED frame may have to set a mark of use ([`super::marks`])
 //!
 //! `docs/protocols/hold-word.md` has the transitions, the function and the condition of each, and
 //! the orderings.
@@ -23,10 +23,11 @@
 //! block is dropped after the block has left its file ([`PutView::Detached`]), the views' owner is
 //! notified ([`super::detached`]).
 //!
-//! The thread that drops the last hold, after which the word is UNCACHED alone (`Dropped::Last`),
-//! frees the frame. The word stays so until the frame is published again, so every `try_` on a free
-//! frame fails. The word of a frame that was never published is 0, which [`Hold::load`] reports as
-//! not held. If a field is full, `try_` fails, and the field never overflows into its neighbour.
+//! After the last hold is dropped, only UNCACHED is set (`Dropped::Last`), and the thread that
+//! dropped it frees the frame. The word keeps this value until the frame is published again, so
+//! every `try_` on a free frame fails. The word of a frame that was never published is 0, which
+//! [`Hold::load`] reports as not held. If a field is full, `try_` fails, and the field never
+//! overflows into its neighbour.
 
 use std::fmt;
 
@@ -52,21 +53,21 @@ pub(crate) struct HoldState(u64);
 impl HoldState {
     /// The frame is not held: it is owned or free.
     pub(crate) const NONE: HoldState = HoldState(UNCACHED);
-    /// The maximum number of references, and of installed pages.
+    /// The maximum of `refs` and of `mapped`.
     pub(crate) const MAX: u32 = FIELD as u32;
     /// The maximum number of views.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) const MAX_VIEWS: u32 = VIEWS_FULL as u32;
 
-    /// Returns the state of a block in its file's index that was not used yet. `refs` is its number
-    /// of references, one of which is the index's.
+    /// Returns the state of a block that is in its file's index and was not used yet. `refs` is its
+    /// number of references, one of which is the index's.
     pub(crate) const fn cached(refs: u32) -> HoldState {
         assert!(refs >= 1 && refs <= HoldState::MAX);
         HoldState(COLD | (refs as u64 * REF))
     }
 
-    /// Returns the state of a frame of no file (anonymous, table, index node) with `refs`
-    /// references.
+    /// Returns the state of a frame that belongs to no file (anonymous, table, index node) and has
+    /// `refs` references.
     pub(crate) const fn refs_only(refs: u32) -> HoldState {
         assert!(refs >= 1 && refs <= HoldState::MAX);
         HoldState(UNCACHED | (refs as u64 * REF))
@@ -82,7 +83,8 @@ impl HoldState {
         ((self.0 / REF) & FIELD) as u32
     }
 
-    /// Returns the number of file pages installed in page tables.
+    /// Returns the field `mapped`: for a block of a file, the number of its pages installed in page
+    /// tables.
     pub(crate) const fn mapped(self) -> u32 {
         ((self.0 / MAPPED) & FIELD) as u32
     }
@@ -107,7 +109,7 @@ impl HoldState {
         self.0 & !(FIELD * MAPPED) == UNCACHED | REF
     }
 
-    /// Returns whether a use of this cached frame may have a mark to make.
+    /// Returns whether a use of this cached frame may have to set a mark.
     pub(crate) const fn is_cold(self) -> bool {
         self.0 & COLD != 0
     }
@@ -193,7 +195,8 @@ impl Hold {
         Hold(AtomicU64::new(state.0))
     }
 
-    /// Returns the present word, which another thread may change the next moment.
+    /// Returns the present word, which another thread may change the next moment. Returns 0, the
+    /// word of a frame that was never published, as `NONE`.
     #[inline]
     pub(crate) fn load(&self) -> HoldState {
         match self.0.load(Ordering::Acquire) {
@@ -215,7 +218,7 @@ impl Hold {
     }
 
     /// Applies `change` by compare-exchange until it succeeds. If `change` returns `None`, the word
-    /// stays as it is.
+    /// stays as it is, and is the error.
     #[inline]
     fn update(
         &self,
@@ -239,7 +242,7 @@ impl Hold {
         }
     }
 
-    /// Adds `count` if `may` agrees to that with the present word.
+    /// Adds `count` if `may` returns true for the present word.
     #[inline]
     fn try_add(&self, count: u64, order: Ordering, may: impl Fn(HoldState) -> bool) -> bool {
         self.update(order, |now| may(now).then_some(now.0 + count))
@@ -264,10 +267,10 @@ impl Hold {
     /// Takes a reference if the frame has one already and the count has room. Acquire: pairs with
     /// `publish`.
     ///
-    /// A rule holds for this and every other operation that changes a word of one reference without
-    /// CACHED. The caller has reached the frame through one of its owners, and keeps that owner
-    /// meanwhile. The reason is [`Hold::put_owner`], which ends such a word by a load and a plain
-    /// store, and so would undo any other change.
+    /// If the frame is not CACHED and has one reference, the caller must have reached it through
+    /// one of its owners, and must keep that owner meanwhile. The same holds for every other
+    /// operation that changes such a word: [`Hold::put_owner`] ends the word by a load and a plain
+    /// store, which would undo any other change.
     #[inline]
     pub(crate) fn try_get(&self) -> bool {
         self.try_add(REF, Ordering::Acquire, |now| {
@@ -291,7 +294,7 @@ impl Hold {
         self.drop_count(REF)
     }
 
-    /// Drops an owner's reference of a frame that is in no file, as [`Hold::put`] does. A hold on
+    /// Drops an owner's reference to a frame that is in no file, as [`Hold::put`] does. A hold on
     /// such a frame is taken only through one of its owners, which is kept meanwhile; a lookup of a
     /// file's block requires CACHED. So if there is no other hold, the last owner has the frame to
     /// itself and needs no read-modify-write. Acquire: pairs with the Release of earlier holders.
@@ -315,8 +318,8 @@ impl Hold {
         })
     }
 
-    /// Takes a view of a frame whose use makes no mark, by a single attempt, as a hit does.
-    /// Acquire: as in [`Hold::try_view`]; it also pairs with `warm`, which found UPTODATE.
+    /// Takes a view of a hot frame ([`super::marks`]), in a single attempt, as a hit does. Acquire:
+    /// as in [`Hold::try_view`]; it also pairs with `warm`, which found UPTODATE.
     #[inline(always)]
     pub(crate) fn try_view_hot(&self) -> bool {
         #[cfg(all(test, not(loom), not(shuttle)))]
@@ -329,20 +332,20 @@ impl Hold {
                 .is_ok()
     }
 
-    /// Notes that the next use may have a mark to make. Called after a mark was removed. The frame
+    /// Sets COLD: the next use may have to set a mark. Called after a mark was removed. The frame
     /// may have been freed since.
     ///
-    /// Writes the word even if COLD is set already. AcqRel, so that a later [`Hold::warm`] finds
-    /// the mark removed.
+    /// Writes the word even if COLD is set already. AcqRel: a later [`Hold::warm`] reads this
+    /// write, so its caller then finds the mark removed.
     pub(crate) fn cool(&self) {
         let _cached = self.update(Ordering::AcqRel, |now| {
             now.is_cached().then_some(now.0 | COLD)
         });
     }
 
-    /// Notes that a use has no mark to make, and that the bytes are up to date. The caller holds
-    /// the frame, and checks the marks again afterwards. AcqRel: pairs with [`Hold::cool`] and, for
-    /// the bytes, with [`Hold::try_view_hot`].
+    /// Clears COLD: a use has no mark to set, and the bytes are up to date. The caller holds the
+    /// frame, and checks the marks again afterwards. AcqRel: pairs with [`Hold::cool`] and, for the
+    /// bytes, with [`Hold::try_view_hot`].
     pub(crate) fn warm(&self) {
         let _cached = self.update(Ordering::AcqRel, |now| {
             now.is_cached().then_some(now.0 & !COLD)
@@ -382,8 +385,8 @@ impl Hold {
         #[cfg(all(test, not(loom), not(shuttle)))]
         touched::count();
         let before = self.0.fetch_sub(VIEW, Ordering::AcqRel);
-        // In a child of fork(2) the metadata is all zeros, which the views' owner takes into
-        // account.
+        // In a child of fork(2) the word is 0. The result is then `Detached`, and the views' owner
+        // handles that case.
         debug_assert!(
             HoldState(before).views() > 0 || before == 0,
             "put of a view that nobody had: {:?}",
@@ -450,9 +453,9 @@ impl Hold {
         })
     }
 
-    /// Counts a page that is about to be installed, of a frame in a file's index. It is
-    /// speculative, like [`Hold::try_get_cached`]. Until the page is installed, the count serves as
-    /// the caller's hold.
+    /// Counts a page that is about to be installed, if the frame is in a file's index. Like
+    /// [`Hold::try_get_cached`], it is for a lookup that does not hold the frame yet. Until the
+    /// page is installed, the count serves as the caller's hold.
     #[inline]
     pub(crate) fn try_map_cached(&self) -> bool {
         self.try_add(MAPPED, Ordering::Acquire, |now| {
@@ -479,8 +482,8 @@ impl Hold {
     }
 
     /// Makes a cached frame owned again if exactly `refs` references hold it (the index's and the
-    /// caller's own) and it has no view and no installed page. WMAPPED may still be set, because no
-    /// translation is left. Acquire: pairs with the Release of every drop.
+    /// caller's own) and it has no view and no installed page. WMAPPED may still be set: with no
+    /// installed page, no translation is left. Acquire: pairs with the Release of every drop.
     pub(crate) fn freeze(&self, refs: u32) -> bool {
         self.update(Ordering::AcqRel, |now| {
             (now.0 & !WMAPPED | COLD == HoldState::cached(refs).0).then_some(HoldState::NONE.0)

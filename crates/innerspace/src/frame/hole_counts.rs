@@ -1,20 +1,20 @@
-//! Counts of holes for parts of the arena that have a power of two of frames each.
+//! The number of holes (frames without memory, see [`super::window`]) in each part of the arena.
+//! All parts but the last have the same number of frames, a power of two.
 
 use std::ops::Range;
 
-/// For each part, the number of its frames that are holes. By default it has no parts, and counts
-/// nothing.
+/// The number of holes in each part. The default value has no parts, and counts nothing.
 #[derive(Debug, Default)]
 pub(super) struct HoleCounts {
     pub(super) counts: Box<[u32]>,
     /// log2 of the number of frames in a part.
     order: u8,
-    /// The number of frames of all parts.
+    /// The number of frames in all parts together.
     all: u32,
 }
 
 impl HoleCounts {
-    /// Makes the counts for `all` frames. Those from `end` on are holes.
+    /// Makes the counts for `all` frames, of which those from `end` on are holes.
     pub(super) fn new(all: u32, end: u32, order: u8) -> HoleCounts {
         let mut counts = HoleCounts {
             counts: vec![0; all.div_ceil(1 << order) as usize].into(),
@@ -30,7 +30,7 @@ impl HoleCounts {
         self.order
     }
 
-    /// Returns the parts that the frames are in.
+    /// Returns the numbers of the parts that contain some of these frames.
     fn parts(&self, frames: &Range<u32>) -> Range<u32> {
         match self.counts.is_empty() || frames.is_empty() {
             true => 0..0,
@@ -44,7 +44,8 @@ impl HoleCounts {
         start..(start + (1 << self.order)).min(self.all)
     }
 
-    /// Counts frames that become holes. `each` is called with each part and its holes before.
+    /// Counts frames that become holes. Calls `each` with each part that has some of them, and the
+    /// number of its holes before.
     pub(super) fn lose(&mut self, frames: Range<u32>, mut each: impl FnMut(Range<u32>, u32)) {
         for number in self.parts(&frames) {
             let part = self.part(number);
@@ -54,8 +55,8 @@ impl HoleCounts {
         }
     }
 
-    /// Counts holes that became frames. `each` is called with each part and the holes that are
-    /// left.
+    /// Counts holes that became frames. Calls `each` with each part that has some of them, and the
+    /// number of its holes that are left.
     pub(super) fn gain(&mut self, frames: Range<u32>, mut each: impl FnMut(Range<u32>, u32)) {
         for number in self.parts(&frames) {
             let part = self.part(number);
@@ -64,7 +65,7 @@ impl HoleCounts {
         }
     }
 
-    /// Calls `each` with each part of `frames` that has only holes.
+    /// Calls `each` with each part that contains some of `frames` and consists only of holes.
     pub(super) fn all_holes(&self, frames: &Range<u32>, mut each: impl FnMut(Range<u32>)) {
         let is_empty = |number: &u32| {
             let part = self.part(*number);

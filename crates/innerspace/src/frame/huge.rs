@@ -1,10 +1,11 @@
 //! Which parts of the arena the host may back with huge pages: those without holes.
 //!
-//! The host backs all of a huge page when one of its frames is touched, and may make one of small
-//! pages at any time. If a frame of it were a hole, the process would have memory for which nobody
-//! is charged. So a part of the arena has the advice only while it has no hole. It loses the advice
-//! before its first frame is given up, and gets it back when its last hole becomes a frame. Blocks
-//! are placed in a window from its start to its end, so a long view consists of huge pages, too.
+//! The host backs all of a huge page when one of its frames is touched, and may merge small pages
+//! into a huge one at any time. If a frame of it were a hole, the process would have memory for
+//! which nobody is charged. So a part of the arena is advised to have huge pages only while it has
+//! no hole. It loses the advice before its first frame is given up, and gets it back when its last
+//! hole becomes a frame. Blocks are placed in a window from its start to its end, so a long view
+//! consists of huge pages, too.
 //!
 //! Where the advice changes, the host divides a mapping, and a process may have only 65,530 of them
 //! (`vm.max_map_count`). So there are at most [`PARTS`] parts, which are larger than a huge page in
@@ -24,7 +25,7 @@ const PARTS: u32 = 8192;
 /// The parts of one arena. It is changed under the buddy mutex.
 #[derive(Debug, Default)]
 pub(super) struct HugeParts {
-    /// The frames of each part that are holes or about to become some.
+    /// For each part, the number of frames that are holes or about to become holes.
     pub(super) holes: HoleCounts,
     /// Whether no part has huge pages: none were asked for, or the host refused the advice.
     only_small: bool,
@@ -55,7 +56,8 @@ impl HugeParts {
         self.holes.order()
     }
 
-    /// Counts frames that are about to become holes. Their memory is given back only after this.
+    /// Counts frames that are about to become holes. The caller gives their memory back only after
+    /// this.
     pub(super) fn lose(&mut self, arena: &Arena, frames: Range<u32>) {
         let only_small = &mut self.only_small;
         self.holes.lose(frames, |part, before| {
@@ -66,7 +68,7 @@ impl HugeParts {
         });
     }
 
-    /// Counts holes that became frames. They are used only after this.
+    /// Counts holes that became frames. The caller uses them only after this.
     pub(super) fn gain(&mut self, arena: &Arena, frames: Range<u32>) {
         let only_small = self.only_small;
         self.holes.gain(frames, |part, left| {

@@ -57,14 +57,14 @@ impl FrameList {
         self.set_prev(metas, next, id.0);
     }
 
-    /// Takes the first frame out.
+    /// Removes the first frame, and returns it.
     pub(crate) fn pop_front(&mut self, metas: &[Meta]) -> Option<FrameId> {
         let id = self.front()?;
         self.remove(metas, id);
         Some(id)
     }
 
-    /// Takes a frame of this list out.
+    /// Removes a frame, which is in this list.
     pub(crate) fn remove(&mut self, metas: &[Meta], id: FrameId) {
         let links = &metas[id.index()].links;
         // Loads and stores, not swaps, which are locked instructions: no other thread changes these

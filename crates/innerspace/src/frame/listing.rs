@@ -47,8 +47,8 @@ impl Listed {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Locks the lists of the group in `seen`. Its place is not 0. Returns `None` if the frame
-    /// has left that place.
+    /// Locks the lists of the group in `seen`, whose place must not be 0. Returns `None` if the
+    /// frame has left that place.
     #[inline]
     pub(crate) fn lock_at<L>(&self, seen: Listing, lock: impl FnOnce(u16) -> L) -> Option<L> {
         let locked = lock(seen.group);

@@ -11,38 +11,39 @@
 //!
 //! **Fairness is bounded.** Any thread may take a released lock. But while WAITERS is set every
 //! thread takes it under the queue's mutex, because the compare-exchange of the fast path expects
-//! WAITERS to be clear. A thread that passes the first waiter counts that in the queue. If the
-//! first waiter was passed `patience` times already, such a thread hands the lock over: it takes
-//! the bit for the waiter, unlinks the waiter and unparks its thread.
+//! WAITERS to be clear. A thread that passes the first waiter increments a count in the queue. Once
+//! the count has reached `patience`, the next thread does not pass but hands the lock over: it
+//! takes the bit for the first waiter, unlinks the waiter and unparks its thread.
 //!
-//! The unlocker does the same when it comes to the queue. Until then the lock is not idle if
-//! another thread wants it. Nothing has to be known of the queue *before* the lock is released, so
-//! unlocking does not look. With `patience` 0 the order is strictly first come, first served.
+//! The unlocker does the same when it gets to the queue. If another thread wants the lock before
+//! that, it takes the lock or hands it over, so the lock is not idle meanwhile. So the unlocker
+//! need not look at the queue *before* it releases the lock. With `patience` 0 the order is
+//! strictly first come, first served.
 //!
 //! **A thread that takes the lock, for itself or for the first waiter, wakes none of the waiters
 //! that only want to see the bit clear.** Waking many would take long, with the lock held. The
 //! thread instead notes in the queue, under the mutex, that these waiters have seen the bit clear.
-//! The unlocker that released the lock wakes them. They enqueued while the bit was set, so the
-//! unlocker came after them and saw WAITERS. It has not been to the queue since, or they would be
-//! gone.
+//! The unlocker that released the lock wakes them. It saw WAITERS, because they had enqueued while
+//! the bit was still set. It has not been to the queue since, or they would no longer be there.
 //!
 //! **A wake-up is never stale.** The unlocker checks the bit again under the queue's mutex. If the
-//! bit was set again, the next release will see WAITERS and wake the waiters that are not noted. So
-//! the bit of a woken waiter was clear at some moment after the wait began, and the waiter need not
-//! check it (after `put_and_wait` it must not).
+//! bit was set again, the next release will see WAITERS and wake the waiters that are not noted as
+//! having seen the bit clear. So the bit of a woken waiter was clear at some moment after the wait
+//! began, and the waiter need not check it (after `put_and_wait` it must not).
 //!
 //! **The frame is not freed until its unlocker has been to the queue**, so that the byte and the
 //! key still belong to the same use of the frame. Every caller of an unlocking function holds the
 //! frame until the function returns.
 //!
-//! There is one exception. In fault-around the hold on a neighbour passes to the installed page.
-//! The index holds that frame until the lock is released. Then the frame may be evicted and reused
-//! before its unlocker is at the queue. That does no harm:
+//! There is one exception. In fault-around the unlocker's hold on a neighbouring block passes to
+//! the page that it installs. The index holds that frame until the lock is released. After that the
+//! frame may be evicted and reused before its unlocker is at the queue. That does no harm:
 //! - No entry in the queue is older than the reuse. Exclusive waiters hold the frame. Some shared
 //!   waiters do not (`put_and_wait`), but the thread that took the block out of the index had the
 //!   lock, and held the frame while it released the lock. It saw WAITERS and woke them all.
-//! - For waiters on the reused frame this is one more visit to the queue. Waking them, or handing
-//!   the lock over, is right whenever LOCKED is clear, and waking noted waiters is always right.
+//! - For waiters on the reused frame, the late unlocker is just one more visitor to the queue.
+//!   Waking them, or handing the lock over, is right whenever LOCKED is clear, and waking noted
+//!   waiters is always right.
 //! - If there is no waiter, WAITERS is cleared by an atomic operation on one bit, which undoes no
 //!   store of the new owner.
 //!
@@ -120,8 +121,8 @@ impl<'a> FrameLock<'a> {
         taken.map(drop)
     }
 
-    /// Tries to take the lock although WAITERS is set. The bit may stand for waiters that may or
-    /// may not be passed, for waiters for the other bit, or for waiters that have gone.
+    /// Tries to take the lock although WAITERS is set. Whether the first waiter may be passed is
+    /// not known yet, and the waiters may be waiting for the other bit, or be gone.
     #[cold]
     fn try_lock_past_waiters(&self) -> bool {
         let mut queue = self.queue();
@@ -145,8 +146,8 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// Takes the lock. Sleeps for at most `timeout`, and has the lock unless it timed out. If the
-    /// timeout races with a handoff of the lock, the caller gets the lock.
+    /// Takes the lock. Sleeps for at most `timeout`. The caller has the lock unless `TimedOut` is
+    /// returned. If the timeout races with a handoff of the lock, the caller gets the lock.
     #[cfg_attr(
         not(test),
         expect(
@@ -200,9 +201,9 @@ impl<'a> FrameLock<'a> {
             if sleeper.was_handed() {
                 return WaitEnd::Woken;
             }
-            // Only the first waiter in the queue is ever roused. It also tries after its deadline.
-            // If it gave up its chance without trying, the waiters behind it would sleep on
-            // although the lock is free.
+            // Only the first waiter in the queue is ever roused. So a waiter tries once more even
+            // after its deadline: if a waiter that was roused gave up without trying, those behind
+            // it would sleep on although the lock is free.
             if self.take_in_turn(&mut queue, Some(ticket)) {
                 return WaitEnd::Woken;
             }
@@ -215,18 +216,18 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// Sets WAITERS and then tries the bit once. If that fails, the caller enqueues. In this order
-    /// no wake-up is lost.
+    /// Sets WAITERS, and then tries once to take the lock. If that fails, the caller enqueues. In
+    /// this order no wake-up is lost (see the module).
     fn set_waiters_then_try(&self, queue: &mut Queue) -> bool {
-        // Relaxed: both bits are in one atomic byte, which has one order, and the mutex guards the
-        // entry.
+        // Relaxed: both bits are in one atomic byte, whose changes have one order for all threads.
+        // The queue's mutex guards the entry.
         self.byte().fetch_or(WAITERS, Ordering::Relaxed);
         self.take_in_turn(queue, None)
     }
 
-    /// Tries the bit once, under the queue's mutex, for the waiter with this ticket or for a thread
-    /// that is not in the queue. Such a thread may pass the first waiter `patience` times. A waiter
-    /// that is not first passes no other.
+    /// Tries once to take the lock, under the queue's mutex. With a ticket, tries for that waiter,
+    /// which must be the first. Without one, tries for a thread that is not in the queue. Such
+    /// threads may pass the first waiter `patience` times.
     fn take_in_turn(&self, queue: &mut Queue, ticket: Option<u64>) -> bool {
         let (key, patience) = (self.key(Bit::Locked), self.waits.patience());
         let may_take = match (queue.head(key), ticket) {
@@ -271,7 +272,7 @@ impl<'a> FrameLock<'a> {
             self.not_locked();
         }
         let before = self.flags.unlock().0;
-        // One test for both.
+        // One test for two cases: LOCKED was clear, which is an error, or WAITERS was set.
         if before & (LOCKED | WAITERS) != LOCKED {
             self.unlocked(before);
         }
@@ -347,7 +348,7 @@ impl<'a> FrameLock<'a> {
     }
 
     /// Hands a free lock to the head of the queue if the caller may not overtake that waiter.
-    /// Returns the waiter, which sleeps until it is unparked with no lock held.
+    /// Returns the waiter; the caller unparks it after it has released the mutex.
     #[must_use]
     fn hand_over_idle(&self, queue: &mut Queue) -> Option<Arc<Sleeper>> {
         let (key, patience) = (self.key(Bit::Locked), self.waits.patience());
@@ -368,8 +369,8 @@ impl<'a> FrameLock<'a> {
         let key = self.key(bit);
         let mut queue = self.queue();
         let mut next = None;
-        // Acquire: another thread may have set and cleared the bit since. What it did before is
-        // passed on to the waiters woken here.
+        // Acquire: pairs with the Release that cleared the bit. Another thread may have set and
+        // cleared the bit since. The waiters woken here then also see what that thread did.
         let now = self.byte().load(Ordering::Acquire);
         let shared = if now & bit.flag().0 != 0 {
             // Another thread has set the bit again. It woke no waiter, and its release will see
@@ -379,7 +380,8 @@ impl<'a> FrameLock<'a> {
             let shared = queue.take_shared(key);
             if bit == Bit::Locked {
                 next = self.hand_over_idle(&mut queue).or_else(|| {
-                    // The first exclusive waiter tries to take the lock that any thread may take.
+                    // The lock is free for any thread. The first exclusive waiter is woken to try
+                    // for it.
                     let (_, head) = queue.head(key)?;
                     head.sleeper.rouse().then(|| head.sleeper.clone())
                 });

@@ -5,14 +5,15 @@
 //! metadata before the walk, and the walk notes what it found.
 //!
 //! **Words**: each tag has one word, chosen by its lower bits. Tags that differ by a multiple of
-//! the number of words share a word. Blocks that lie together do not share words, as long as there
-//! are no more of them than frames. Of blocks picked at random among many more, up to a third do.
+//! the number of words share a word. Consecutive blocks of a file do not share words, as long as
+//! there are no more of them than frames. Of blocks picked at random among many more, up to a third
+//! share a word.
 //!
 //! **Runs**: [`RUN`] consecutive tags share one word of the second table. Blocks that were read one
 //! after the other usually lie in consecutive frames, and then one word has the distance from tag
 //! to frame for all of them. This table fits into the processor's caches where the first one does
-//! not. A thread that copies pages from everywhere would otherwise wait for each word that has to
-//! be fetched, which takes a sixth of the time of the copy.
+//! not. With the first table alone, a thread that copies pages from random places would wait for
+//! each word to be fetched, which takes a sixth of the time of the copy.
 //!
 //! A run whose distance is found wrong becomes *mixed*. Its blocks are then guessed by their words,
 //! until its first block is noted again.
@@ -41,8 +42,8 @@ const MIXED: u32 = 1;
 #[derive(Debug)]
 pub(crate) struct Lookaside {
     words: ZeroedArray<AtomicU32>,
-    /// For each run the wrapping distance from tags to frames, or one of the two constants above.
-    /// (If the distance equals one of these, the blocks are guessed by their words.)
+    /// For each run, the wrapping distance from tags to frames, or [`UNKNOWN`] or [`MIXED`]. (If a
+    /// distance equals one of these two, the run's blocks are guessed by their words.)
     runs: ZeroedArray<AtomicU32>,
     /// The number of words less one. The number of words is a power of two.
     mask: u64,
@@ -51,8 +52,8 @@ pub(crate) struct Lookaside {
 }
 
 impl Lookaside {
-    /// Makes the tables for an arena of `frames` frames, the zero frame included, of which `usable`
-    /// are in use at most. All words name the zero frame at first, which has no tag.
+    /// Makes the tables for an arena of `frames` frames, the zero frame included, of which at most
+    /// `usable` are in use. All words name the zero frame at first, which has no tag.
     pub(super) fn new(frames: u32, usable: u32) -> io::Result<Lookaside> {
         let len = u64::from(usable.next_power_of_two());
         let runs = (len / RUN).max(1);

@@ -1,24 +1,25 @@
 //! The allocator: magazines of single frames in front of the buddy lists.
 //!
 //! A magazine is a stack of up to 128 free frames on cache lines of its own. Each of the first
-//! threads has a magazine of its own, by its number, which it uses with plain loads and stores
-//! (`sync::per_thread` has the protocol). All further threads share a few magazines, each with a
-//! mutex. The magazines outlive all threads: the next thread with a number finds the frames that
-//! the previous one left, so a thread that ends loses nothing and needs no destructor.
+//! threads has a magazine of its own, chosen by the thread's number. The thread uses it with plain
+//! loads and stores (`sync::per_thread` has the protocol). All further threads share a few
+//! magazines, each with a mutex. The magazines outlive all threads: the next thread with a number
+//! finds the frames that the previous one left, so a thread that ends loses nothing and needs no
+//! destructor.
 //!
-//! Frames come out in the reverse order in which they were freed, while they are warm in the
-//! processor's cache. A full magazine gives its colder half to the buddy lists, and an empty one
-//! takes half its capacity from them.
+//! The frame that was freed last is given out first, while it is still warm in the processor's
+//! cache. A full magazine gives its colder half to the buddy lists, and an empty one takes half its
+//! capacity from them.
 //!
 //! **Draining.** A thread that finds too little in the lists empties all magazines into them.
 //! Meanwhile owners are kept out of their magazines, and go to the lists themselves. So a frame
 //! that was in a magazine when the drain began is in the lists when it ends, and so is a frame that
 //! is freed in between.
 //!
-//! A drainer holds the buddy mutex while it is at the magazines. It takes that mutex only after all
-//! owners have left their magazines, because an owner at its magazine may wait for the mutex. The
-//! owners may come back only after the drainer has its block. An owner that came earlier would fill
-//! its magazine with frames from those of others.
+//! A drainer holds the buddy mutex while it empties the magazines. It takes that mutex only after
+//! all owners have left their magazines, because an owner at its magazine may wait for the mutex.
+//! The owners may come back only after the drainer has its block. An owner that came earlier would
+//! fill its magazine with frames from those of others.
 //!
 //! **A thread with a charge finds a frame.** While owners are kept out, all free frames are in the
 //! lists, with one exception: frames that another thread is freeing, and whose charges it still
@@ -28,9 +29,9 @@
 //! *Counting* the magazines without keeping the owners out would not do. Of two frames, one may be
 //! freed into a magazine that was counted already. The other may then be taken, by the charge just
 //! given back, from a magazine that was not counted yet. The count misses both. Keeping owners out
-//! is expensive. But a thread that has a charge and finds too little in the lists gets a frame from
-//! it, unless the reserve is in use or no block of its size is free. In those cases the next step,
-//! reclaim or the reserve, costs more.
+//! is expensive. But by this a thread that has a charge and finds too little in the lists does get
+//! a frame, unless the reserve is in use or no block of its size is free. In those cases the next
+//! step, reclaim or the reserve, costs more.
 //!
 //! **The reserve.** Ordinary allocation never takes frames if fewer than `reserve` would be left in
 //! the buddy lists. `Source::Reserve` may. While the lists have fewer frames than the reserve,
@@ -172,7 +173,7 @@ impl Allocator {
             && !short
             && self
                 .with_magazine(|magazine| {
-                    // The first frame comes on top, so that frames that were freed in some order
+                    // The first frame goes on top, so that frames that were freed in some order
                     // come out in that order, which is usually ascending (see `take_half`).
                     for id in ids.iter().rev() {
                         if magazine.len() == self.capacity {
@@ -236,7 +237,7 @@ impl Allocator {
             let mut half = [FrameId(0); HALF];
             let wanted = spare.min(self.half());
             let taken = buddy.take_singles(metas, &mut half[..wanted]);
-            // The lowest frame of a block comes on top, so that neighbours in a file become
+            // The lowest frame of a block goes on top, so that neighbours in a file become
             // neighbours in the arena. The processor fetches ahead in ascending order, across page
             // ends too: clearing a page right after its lower neighbour takes 40 % of the time that
             // it takes after any other page.
@@ -251,7 +252,7 @@ impl Allocator {
         self.with_lists(|buddy| give_coldest(magazine, self.half(), buddy, metas));
     }
 
-    /// Takes a block out of the lists, if more than the frames to keep are left.
+    /// Takes a block from the lists, if that leaves as many frames as `source` has to keep.
     fn take_block(&self, metas: &[Meta], order: u8, source: Source) -> Option<FrameId> {
         let keep = match source {
             Source::Ordinary => self.reserve,
@@ -271,8 +272,8 @@ impl Allocator {
     }
 }
 
-/// Returns the number of the calling thread's magazine. Under shuttle all threads share one, which
-/// a replayed schedule finds again and which gives the most contention.
+/// Returns the number of the calling thread's magazine. Under shuttle all threads share one: a
+/// replayed schedule then finds the same one again, and contention is highest.
 #[inline(always)]
 fn magazine_number() -> usize {
     if cfg!(shuttle) {

@@ -1,4 +1,4 @@
-//! Marks of use, and the bit of the hold word that says that a use makes none.
+//! Marks of use, and COLD, the bit of the hold word that is clear if a use has no mark to set.
 //!
 //! A use checks the flags of its block: UPTODATE, and whether it has to set REFERENCED, ACTIVE or
 //! AGAIN. A block that has all the marks that a use can set ([`Meta::is_marked`]) is *hot*: COLD is
@@ -14,9 +14,9 @@
 //! functions change it after they have changed the marks. UPTODATE stays as long as the block is
 //! cached.
 //!
-//! While the steps run, uses may make no mark, until the next mark is removed. The same can happen
-//! if the frame is freed and reused between the two steps of removing a mark. Either case loses a
-//! hint, and nothing more.
+//! While the steps run, uses may leave out a mark, until the next mark is removed. The same can
+//! happen if the frame is freed and reused between the two steps of removing a mark. Either case
+//! loses a hint, and nothing more.
 
 use super::flags::FlagSet;
 use super::meta::{Meta, Uses};

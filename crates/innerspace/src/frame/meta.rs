@@ -7,6 +7,7 @@
 //!   borrower
 //! - `hold`: any thread, atomically, by the table in `docs/protocols/hold-word.md`
 //! - `lru`, `uses`: the LRU of `reclaim`
+//! - `tag`: the cache, under the index mutex
 //! - `fresh` of a free frame: the allocator, which notes whether the block was never given out
 //!   before
 //! - `links`: of a free frame the buddy allocator, under its mutex; otherwise the LRU, under its
@@ -188,9 +189,9 @@ impl Meta {
         self.owner.store(slot as u32, Ordering::Relaxed);
     }
 
-    /// Returns the borrower of a leaf of a page table, if there is exactly one. With several, the
-    /// value means nothing. Acquire: a thread that reads a borrower's number sees the words by
-    /// which that leaf borrows.
+    /// Returns the borrower of a leaf of a page table, if there is exactly one. The word is the XOR
+    /// of all borrowers' numbers: 0 with none, and without meaning with several. Acquire: a thread
+    /// that reads a borrower's number sees the words by which that leaf borrows.
     pub(crate) fn borrowers(&self) -> Option<FrameId> {
         let names = self.index.load(Ordering::Acquire);
         (names != 0).then_some(FrameId(names as u32))
@@ -209,8 +210,8 @@ impl Meta {
             .fetch_xor(u64::from(old.0 ^ new.0), Ordering::Release);
     }
 
-    /// Returns what the frame is used for. Acquire: a thread that sees the kind sees everything set
-    /// before it.
+    /// Returns what the frame is used for. Acquire: pairs with the Release in `set_kind`, so a
+    /// thread that sees the kind sees everything set before it.
     #[inline]
     pub(crate) fn kind(&self) -> Kind {
         Kind::from_byte(self.kind.load(Ordering::Acquire))
@@ -246,8 +247,8 @@ impl Meta {
         Tag(self.tag.load(Ordering::Acquire))
     }
 
-    /// Sets the tag to agree with the index, whose mutex the caller holds. [`super::tag`] says in
-    /// which order.
+    /// Sets the tag to agree with the index, whose mutex the caller holds. [`super::tag`] says
+    /// which of the two changes first. Release: pairs with [`Meta::tag`].
     #[inline]
     pub(crate) fn set_tag(&self, tag: Tag) {
         self.tag.store(tag.0, Ordering::Release);
@@ -314,8 +315,8 @@ impl Meta {
         self.set_kind(Kind::Owned);
     }
 
-    /// Marks a frame as no longer allocated. A second free of the same frame finds a kind that is
-    /// not live.
+    /// Marks a frame as no longer allocated. A second free of the same frame panics, because it
+    /// finds a kind that is not live.
     #[inline]
     pub(super) fn end(&self, id: FrameId) {
         let hold = self.hold.load();
@@ -340,7 +341,8 @@ impl Meta {
     /// block `sought` when the hold was taken.
     #[inline(always)]
     pub(crate) fn try_hold_of(&self, sought: Tag, take: impl FnOnce(&Hold) -> bool) -> HeldOf {
-        // Checked first, so that only a frame that is being reused at this moment is held in vain.
+        // The tag is checked first, so that a hold is taken in vain only if the frame is being
+        // reused at this moment.
         if self.tag() != sought {
             return HeldOf::Refused;
         }

@@ -1,25 +1,28 @@
 //! Frames: the memory itself, and what holds and locks each part of it.
 //!
 //! A [`Frames`] is one arena of 4 KiB frames, each with a cache line of metadata. It gives out
-//! blocks of 1 to 512 frames as [`OwnedFrame`]s. Such a frame is set up with plain stores and then
-//! published. From then on it is named by its number, kept by its hold word, and changed only
-//! through atomics.
+//! blocks of 1 to 512 frames as [`OwnedFrame`]s. An owned frame is set up with plain stores and
+//! then published. From then on other threads name it by its number, its hold word keeps it from
+//! being freed, and it changes only through atomics.
 //!
 //! - `frames`: the layer's interface: the frames of one arena, and the check of all of them
 //! - `arena`: the mapping; numbers to addresses and back
-//! - `buddy`, `magazine`, `stack`: free blocks; each thread's free single frames, and the stack in
-//!   which they are kept; the reserve
+//! - `buddy`, `magazine`, `stack`: free blocks; each thread's free single frames, and the reserve;
+//!   the stack in a magazine
 //! - `meta`, `zeroed_array`: a frame's metadata, one cache line; the array of all of them
 //! - `flags`, `hold`: the flags byte and the hold word
 //! - `listing`, `list`: a frame's place on the LRU lists; lists threaded through the metadata
 //! - `tag`, `lookaside`: a frame's tag, which names its block and file; the places where blocks
 //!   were last found
 //! - `owned`: a frame that no other thread can see
-//! - `marks`: hot blocks, whose use makes no mark, so that a view checks only the hold word
-//! - `pinned`: slices of published frames and stores to them, kept apart by the hold word
+//! - `marks`: hot blocks: all their marks of use are set, so a view checks only the hold word
+//! - `pinned`, `writing`: slices of published frames, and stores to them; the hold word keeps the
+//!   two apart
 //! - `detached`: views of blocks that have left their files
-//! - `window`: addresses for frames that are to lie in a row
-//! - `row`: a view of blocks that lie in a row
+//! - `window`: runs of consecutive addresses for frames
+//! - `hole_counts`, `huge`: the number of holes in parts of the arena; the parts that may have huge
+//!   pages
+//! - `row`: a view of consecutive blocks
 //! - `lock`, `wait_table`: the lock bit, the writeback bit, and the threads that wait for them
 //!
 //! **States of a frame** (I1):
@@ -34,11 +37,11 @@
 //!
 //! `alloc` makes a free frame owned, and [`OwnedFrame::publish`] makes an owned frame published.
 //! [`Hold::freeze`](hold::Hold::freeze) makes a published frame owned again, so that it can be
-//! freed. [`Frames::free`] takes any frame with an empty hold word.
+//! freed. [`Frames::free`] takes any frame that is not held.
 //!
-//! **Locks**, all innermost: a queue of the wait table; a magazine that threads share, and inside
-//! it the buddy lists. No foreign code (a waker, a destructor) runs while one of them is held. A
-//! thread's own magazine has no lock (`sync::per_thread`).
+//! **Locks**, all innermost: the mutex of a wait-table queue; the mutex of a shared magazine, and
+//! inside it that of the buddy lists. No foreign code (a waker, a destructor) runs while one of
+//! them is held. A thread's own magazine has no lock (`sync::per_thread`).
 //!
 //! **Neighbours.** Below: `sys` (mapping, copying, the unlock primitive), `sync`. Above: `group`
 //! charges, `reclaim` combines allocation with charges and keeps the LRU lists, and `cache` and

@@ -15,8 +15,8 @@ use crate::{FrameId, PAGE_SIZE};
 /// A block of `1 << order` frames that has one owner. Dropping it frees the block; publishing
 /// consumes it.
 ///
-/// Only this type has plain setters (I2). Its bytes are those that the block's last user left, so
-/// the owner clears or fills them.
+/// Only this type has plain setters (I2). Unless the block is new, its bytes are those that its
+/// last user left, so the owner clears or fills them.
 #[must_use = "dropping an owned frame frees it"]
 pub(crate) struct OwnedFrame<'f> {
     id: FrameId,
@@ -43,7 +43,7 @@ pub(super) enum Bytes {
 }
 
 impl<'f> OwnedFrame<'f> {
-    /// Makes the owner of a block whose metadata says `Kind::Owned` and whose hold word is 0.
+    /// Makes the owner of a block whose metadata says `Kind::Owned` and which is not held.
     #[inline(always)]
     pub(super) fn new(frames: &'f Frames, id: FrameId, order: u8, bytes: Bytes) -> OwnedFrame<'f> {
         let start = frames.start(id);
@@ -98,7 +98,8 @@ impl<'f> OwnedFrame<'f> {
     }
 
     /// Copies as many bytes as this block has from the block at `source`. Other threads may write
-    /// to the source meanwhile; each aligned word of the copy is then one that was written.
+    /// to the source meanwhile. Each aligned word of the copy is then a value that this word of the
+    /// source had.
     ///
     /// # Panics
     /// If `source` is this block, or reaches beyond the arena.
@@ -123,8 +124,9 @@ impl<'f> OwnedFrame<'f> {
         unsafe { copy::copy_still(self.bytes_mut(), from) }
     }
 
-    /// Copies pages past the caches into frames, one each, until there are no more of either.
-    /// Returns false, and copies nothing, if that would gain nothing.
+    /// Copies pages into frames, one into each, with stores that bypass the caches, until there are
+    /// no more of either. Returns false, and copies nothing, if bypassing the caches would gain
+    /// nothing.
     pub(crate) fn stream_in<'a>(
         frames: impl Iterator<Item = &'a mut OwnedFrame<'f>>,
         pages: &[[u8; PAGE_SIZE]],
@@ -138,7 +140,7 @@ impl<'f> OwnedFrame<'f> {
         for (frame, page) in frames.zip(pages) {
             frame.bytes = Bytes::Unknown;
             // SAFETY: a frame is 4096 bytes at least, page-aligned. It is exclusively borrowed
-            // until `streaming` was dropped.
+            // until `streaming` is dropped.
             unsafe { streaming.copy_page(frame.start.as_ptr(), page) };
         }
         true

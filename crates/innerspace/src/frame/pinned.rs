@@ -28,17 +28,17 @@ pub(crate) trait ViewOwner: Send + Sync + 'static {
     /// Counts one more view of a detached block.
     fn detached_view_made(&self, meta: &Meta);
 
-    /// Counts one view less of a detached block. Frame and owner may be freed by this.
+    /// Counts one view less of a detached block. This may free the frame and the owner.
     fn detached_view_gone(&self, meta: &Meta);
 }
 
-/// A view: bytes of one block that do not change while the view lives.
+/// A view: bytes, usually of one block, that do not change while the view lives.
 ///
 /// Its fields are plain words without destructors, so that a view that does not leave its function
 /// stays in registers.
 pub(crate) struct Pinned<K: ViewOwner> {
     pub(super) bytes: NonNull<[u8]>,
-    /// The block's first frame, or `None` if the bytes are not those of one block.
+    /// The metadata of the block's first frame, or `None` if the bytes are not those of one block.
     pub(super) block: Option<NonNull<Meta>>,
     /// For a view of one block or several, the owner, which is a `K`. For several blocks
     /// [`SEVERAL`] is set as well. For other views this is null if the bytes stay for ever, and a
@@ -59,7 +59,7 @@ unsafe impl<K: ViewOwner> Send for Pinned<K> {}
 // SAFETY: as above; `&Pinned` gives only `&[u8]`.
 unsafe impl<K: ViewOwner> Sync for Pinned<K> {}
 
-/// One call of [`Pinned::find`]. Its lifetime is unique, so that a [`Grip`] can be used only by the
+/// One call to [`Pinned::find`]. Its lifetime is unique, so that a [`Grip`] can be used only by the
 /// call from which it came.
 pub(crate) struct Here<'id, K> {
     owner: &'id K,
@@ -76,9 +76,9 @@ impl<K> Clone for Here<'_, K> {
 
 impl<K> Copy for Here<'_, K> {}
 
-/// A view in two words, which a function can return in registers. It views an up-to-date block, and
-/// begins at a byte inside that block, whose offset in its page is the one that the call named.
-/// Dropping the grip does not drop the view.
+/// A view in two words, which a function can return in registers. The view begins at a byte inside
+/// an up-to-date block. The offset of this byte in its page is the `in_page` of the call to
+/// [`Pinned::find`]. Dropping the grip does not drop the view.
 #[must_use = "it counts as a view"]
 pub(crate) struct Grip<'id, K> {
     start: NonNull<u8>,
@@ -89,8 +89,8 @@ pub(crate) struct Grip<'id, K> {
 impl<'id, K: ViewOwner> Here<'id, K> {
     /// Takes a view of the block at `frame`, from byte `inside` on. Returns `None` if the frame is
     /// not cached, is not up to date, is being written or is mapped writable, or if the block does
-    /// not have that byte. The same if `is_still`, which is asked once the view is taken, says that
-    /// the frame is another block by now.
+    /// not have that byte. Calls `is_still` once the view is taken, and also returns `None` if it
+    /// returns false: the frame is another block by now.
     pub(crate) fn take(
         self,
         frame: FrameId,
@@ -115,8 +115,9 @@ impl<'id, K: ViewOwner> Here<'id, K> {
         Some((frame, grip))
     }
 
-    /// Returns the view that was taken of the block at `frame`, if it is of the block that was
-    /// sought, and that is up to date and has byte `inside`. Otherwise drops the view.
+    /// Returns the view that was just taken of the block at `frame`, if `held` says that this is
+    /// the block sought, and if the block is up to date and has byte `inside`. Otherwise drops the
+    /// view.
     fn up_to_date(self, frame: FrameId, inside: usize, held: HeldOf) -> Option<Grip<'id, K>> {
         assert_eq!(inside % PAGE_SIZE, self.in_page, "as the call said");
         if held == HeldOf::Refused {
@@ -201,7 +202,8 @@ impl<K: ViewOwner> Pinned<K> {
             _only: PhantomData,
         };
         let grip = find(here)?;
-        // This condition is known before the view is taken, and often at compile time.
+        // The first half of the condition is known before the view is taken, and often at compile
+        // time.
         if len > PAGE_SIZE - here.in_page && !Pinned::reaches(owner, grip.meta, grip.start, len) {
             return None;
         }
@@ -347,8 +349,8 @@ impl<K: ViewOwner> Deref for Pinned<K> {
         // SAFETY: for bytes of a block: the arena stays mapped (`ViewOwner`). The view forbids
         // WRITER and WMAPPED, and UPTODATE ended the filling, so the bytes are not written while
         // `self` lives. The frame is not freed before the view is dropped (`Hold`). The same holds
-        // for bytes of several blocks, which lie in a row. Other bytes live for ever, or as long as
-        // the `Arc` beside them.
+        // for the bytes of several blocks, which are consecutive. Other bytes live for ever, or as
+        // long as the `Arc` beside them.
         unsafe { self.bytes.as_ref() }
     }
 }
@@ -364,7 +366,8 @@ impl<K: ViewOwner> Drop for Pinned<K> {
             return;
         };
         // SAFETY: the metadata lives as long as the arena, which outlives the view, see
-        // `ViewOwner`. After the word was changed it is not touched, unless the block was detached.
+        // `ViewOwner`. After the word was changed the metadata is not touched, unless the block was
+        // detached.
         let put = unsafe { meta.as_ref() }.hold.put_view();
         if put == PutView::Detached {
             cold_path();
@@ -376,7 +379,7 @@ impl<K: ViewOwner> Drop for Pinned<K> {
 }
 
 impl<K: ViewOwner> Pinned<K> {
-    /// Drops a view whose bytes are not in one block and do not stay for ever.
+    /// Drops a view whose bytes are in several blocks, or are a copy.
     #[cold]
     #[inline(never)]
     fn drop_shared(&mut self) {
@@ -389,7 +392,8 @@ impl<K: ViewOwner> Pinned<K> {
     }
 }
 
-/// An owner's address has the bit clear, and so has the address of a boxed [`Copied`].
+/// The bit [`SEVERAL`] is clear in the address of a boxed [`Copied`]. [`super::row`] checks that it
+/// is clear in an owner's address.
 const _: () = assert!(align_of::<Copied>() > SEVERAL);
 
 /// Notifies the owner of a dropped view of a detached block. Safety: the caller held the view, and

@@ -1,10 +1,10 @@
-//! A view of several blocks that lie in a row: a view of each of them, and one slice.
+//! A view of several consecutive blocks: a view of each of them, and one slice of all their bytes.
 //!
-//! It has no memory of its own. Its blocks follow from its bytes: they are those that the bytes
-//! reach into. So a part of it is a view of fewer blocks, and dropping it walks over their
-//! metadata. Each of the views is like any other: its block is in a file, or has left it with its
-//! views counted. As long as one of the views is left, the owner lives ([`ViewOwner`]), so the walk
-//! ends before its last step touches anything.
+//! Such a view stores no list of its blocks: they are those that its bytes reach into. So a part of
+//! the view is a view of fewer blocks, and dropping the view walks over the metadata of its blocks.
+//! The view of each block is like any other: the block is in a file, or has left it with its views
+//! counted. As long as one of these views is left, the owner lives ([`ViewOwner`]). So the walk may
+//! use the owner until it has dropped the last view, and touches nothing after that.
 
 use std::marker::PhantomData;
 use std::mem::{self, ManuallyDrop};
@@ -18,7 +18,7 @@ use crate::sync::Arc;
 use crate::sys::copy;
 use crate::units::{FrameId, PAGE_SIZE};
 
-/// Views of blocks in a row, collected one by one. They are dropped with it.
+/// Views of consecutive blocks, collected one by one. Dropping the row drops them.
 pub(crate) struct Row<'o, K: ViewOwner> {
     owner: &'o K,
     order: u8,
@@ -37,8 +37,8 @@ impl<'o, K: ViewOwner> Row<'o, K> {
         }
     }
 
-    /// Returns the row of the blocks that `bytes` reaches into, which are viewed. `None` in a child
-    /// of fork(2), which has no metadata.
+    /// Returns the row of the blocks that `bytes` reaches into, of each of which there is a view.
+    /// Returns `None` in a child of fork(2), which has no metadata.
     fn of(owner: &'o K, bytes: NonNull<[u8]>) -> Option<Row<'o, K>> {
         let frames = owner.frames();
         if frames.is_wiped() {
@@ -62,8 +62,9 @@ impl<'o, K: ViewOwner> Row<'o, K> {
         FrameId(self.first.0 + ((self.blocks - 1) << self.order))
     }
 
-    /// Adds the block of which `find` takes a view, from its first byte on. Returns false, and
-    /// drops the view, if there is none or the block does not follow the last.
+    /// Adds the block of which `find` takes a view, from its first byte on. Returns false if `find`
+    /// takes none. If the block has another order or does not follow the last one, drops the view
+    /// and returns false.
     pub(crate) fn add(
         &mut self,
         find: impl for<'id> FnOnce(Here<'id, K>) -> Option<Grip<'id, K>>,
@@ -86,7 +87,8 @@ impl<'o, K: ViewOwner> Row<'o, K> {
         true
     }
 
-    /// Returns one view of bytes of the row, which reach into its first block and into its last.
+    /// Turns the row into one view of its bytes `inside`, which reach into its first block and into
+    /// its last.
     ///
     /// # Panics
     /// If they do not.
@@ -97,7 +99,7 @@ impl<'o, K: ViewOwner> Row<'o, K> {
         let row = ManuallyDrop::new(self);
         let frames = row.owner.frames();
         let start = frames.start(row.first);
-        // SAFETY: the pointer is inside the blocks, which lie in a row inside the arena.
+        // SAFETY: the pointer is inside the blocks, which are consecutive in the arena.
         let start = unsafe { start.add(inside.start) };
         let owner = std::ptr::from_ref(row.owner).cast::<()>();
         Pinned {
@@ -139,8 +141,9 @@ impl<K: ViewOwner> Pinned<K> {
     }
 
     /// Returns a view of `len` bytes that begins `in_page` bytes into the page with the first tag
-    /// and crosses its end, if that page is where it was last found, the page with the second tag
-    /// lies right behind it, and both are hot: the usual small view across a block's end.
+    /// and crosses its end: the usual small view across a block's end. Returns `None` unless that
+    /// page is where it was last found, the page with the second tag lies right behind it, and both
+    /// are hot.
     #[inline]
     pub(crate) fn find_pair(
         owner: &K,
@@ -153,8 +156,8 @@ impl<K: ViewOwner> Pinned<K> {
         let first = frames.lookaside.guess(tags[0]);
         let pair = frames.metas().get(first.index()..first.index() + 2)?;
         let start = frames.start(first).as_ptr().wrapping_add(in_page);
-        // The lines are fetched side by side. A change of the first hold word would otherwise keep
-        // the loads after it waiting.
+        // The cache lines are fetched at the same time. Otherwise the atomic change of the first
+        // hold word would keep the loads after it waiting.
         frames.prefetch_meta(FrameId(first.0 + 1));
         copy::prefetch::<1>(start);
         copy::prefetch::<1>(start.wrapping_add(len - 1));
@@ -169,8 +172,8 @@ impl<K: ViewOwner> Pinned<K> {
         }
         let owner = std::ptr::from_ref(owner).cast::<()>();
         Some(Pinned {
-            // SAFETY: the bytes are inside the two frames, which lie in a row inside the arena;
-            // they are up to date, see `Meta::warm`.
+            // SAFETY: the bytes are inside the two frames, which are consecutive in the arena; they
+            // are up to date, see `Meta::warm`.
             bytes: NonNull::slice_from_raw_parts(unsafe { frames.start(first).add(in_page) }, len),
             block: None,
             owner: owner.map_addr(|owner| owner | SEVERAL),
@@ -178,7 +181,7 @@ impl<K: ViewOwner> Pinned<K> {
         })
     }
 
-    /// Whether this is a view of several blocks.
+    /// Returns whether this is a view of several blocks.
     pub(super) fn is_row(&self) -> bool {
         self.row_owner().is_some()
     }

@@ -6,8 +6,8 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 /// The maximum number of frames in a magazine.
 pub(super) const CAPACITY: usize = if cfg!(loom) { 2 } else { 128 };
 
-/// A stack of free frames. The fields are atomic only so that other threads may count. One thread
-/// at a time changes the stack, and sees everything that was done before (see `magazine`).
+/// A stack of free frames. The fields are atomic only so that other threads can read the length.
+/// Only one thread at a time changes the stack, and it sees all earlier changes (see `magazine`).
 #[derive(Debug)]
 pub(super) struct Stack {
     len: AtomicU32,
@@ -53,7 +53,7 @@ impl Stack {
         self.set_len(len + 1);
     }
 
-    /// Takes the frame on top.
+    /// Removes the frame on top, and returns it.
     #[inline(always)]
     pub(super) fn pop(&self) -> Option<FrameId> {
         let len = self.len().checked_sub(1)?;

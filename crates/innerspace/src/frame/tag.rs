@@ -5,8 +5,8 @@
 //! ([`super::lookaside`]), and the tag proves the guess. Every change of an index also changes the
 //! tags, under the index's mutex:
 //!
-//! - A block comes ([`fill`]): its slot is stored, then its tag.
-//! - A block goes ([`empty`]): its tag is cleared, then its slot.
+//! - A block is added ([`fill`]): its slot is stored, then its tag.
+//! - A block is removed ([`empty`]): its tag is cleared, then its slot.
 //! - A block moves to another frame ([`refill`]): the old frame's tag is cleared, then the slot is
 //!   stored, then the new frame's tag.
 //!
@@ -15,14 +15,14 @@
 //! hold that requires CACHED, and checks the tag again (`Meta::try_hold_of`).
 //! `docs/protocols/hold-word.md` says why that proves the guess, and has the orderings.
 //!
-//! Three kinds of files have no tags: files of larger blocks, files that were ever longer than
-//! [`TAGGED_BYTES`], and files whose owner has a number of 2^23 or more.
+//! Three kinds of files have no tags: files whose blocks are larger than a page, files that were
+//! ever longer than [`TAGGED_BYTES`], and files whose owner has a number of 2^23 or more.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{interleave, raw};
 use crate::units::PAGE_SHIFT;
 
-/// The number of bits of those block numbers that have tags, and of a file's start number.
+/// The width in bits of the block numbers that have tags, and of a file's start number.
 const BLOCK_BITS: u32 = 39;
 /// The number of bits of a tag below the file's number. They hold the sum of a start number and a
 /// block number.
@@ -51,9 +51,9 @@ impl Tag {
 /// The tags of one file's blocks.
 #[derive(Debug)]
 pub(crate) struct Tags {
-    /// The tag of block 0: the file's number, and below it a number from which its blocks are
-    /// counted. That number differs from file to file, so that blocks of several files do not share
-    /// words of the lookaside table. NOWHERE if the file has no tags.
+    /// The tag of block 0: the file's number, and in the lower bits a start number from which its
+    /// blocks are counted. The start number differs from file to file, so that blocks of several
+    /// files do not share words of the lookaside table. NOWHERE if the file has no tags.
     first: AtomicU64,
 }
 
@@ -82,7 +82,7 @@ impl Tags {
     }
 
     /// Returns the tag by which `block` is looked up. The block was inside the file when the file's
-    /// size was read. If the file has no tags, no frame has the result.
+    /// size was read. If the file has no tags, the result is a value that no frame has.
     #[inline(always)]
     pub(crate) fn sought(&self, block: u64) -> Tag {
         // Relaxed: the size was read with Acquire, and `end` is called before the file gets a size
@@ -90,7 +90,8 @@ impl Tags {
         Tag(self.first.load(Ordering::Relaxed).wrapping_add(block))
     }
 
-    /// Returns the tag for the frame that comes to `block`. The caller holds the index's mutex.
+    /// Returns the tag for the frame that is about to hold `block`. The caller holds the index's
+    /// mutex.
     #[inline]
     pub(crate) fn given(&self, block: u64) -> Tag {
         let first = self.first.load(Ordering::Relaxed);
@@ -133,7 +134,7 @@ pub(crate) fn fill(slot: &impl Slot, word: u64, tag: impl Fn()) {
     tag();
 }
 
-/// Takes a block out of a slot. `untag` clears the tag of the block's frame. Returns the slot's
+/// Removes a block from a slot. `untag` clears the tag of the block's frame. Returns the slot's
 /// previous word.
 #[inline(always)]
 pub(crate) fn empty(slot: &impl Slot, word: u64, untag: impl Fn()) -> u64 {

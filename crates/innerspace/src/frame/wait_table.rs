@@ -12,8 +12,8 @@
 //! `exec/waker_slot.rs` stores their wakers.
 //!
 //! A waiter is a sleeping thread. It is represented by an `Arc<Sleeper>`, which the thread and the
-//! queue share. The waking thread may touch it after the sleeper has gone on, and the last user
-//! frees it. Nothing here points to a stack.
+//! queue share. The waking thread may touch the `Sleeper` after the woken thread has gone on, and
+//! the last reference frees it. Nothing here points to a thread's stack.
 //!
 //! Invariants, which hold whenever a queue's mutex is free:
 //! - If a frame has an entry in the queue, its WAITERS bit is set.
@@ -119,7 +119,7 @@ impl Sleeper {
         WaitEnd::Woken
     }
 
-    /// Makes the thread runnable. Returns whether it was asleep; the caller unparks it then.
+    /// Makes the thread runnable. Returns whether it was asleep; if so, the caller unparks it.
     pub(crate) fn rouse(&self) -> bool {
         let was_asleep = self.state.load(Ordering::Relaxed) == SLEEPING;
         if was_asleep {
@@ -162,8 +162,8 @@ struct Waiters {
     exclusive: BTreeMap<u64, Exclusive>,
     /// Those that want to see the bit clear.
     shared: BTreeMap<u64, Arc<Sleeper>>,
-    /// The highest ticket of the shared waiters that had enqueued when the bit was found clear.
-    /// Those up to it have yet to be woken.
+    /// The last ticket that had been given out when the bit was last noted as clear. Shared waiters
+    /// with tickets up to this one have seen the bit clear, and have yet to be woken.
     cleared: u64,
 }
 
@@ -202,18 +202,19 @@ impl Queue {
         Some((*ticket, head))
     }
 
-    /// Takes one exclusive waiter out.
+    /// Removes one exclusive waiter, and returns it.
     pub(super) fn remove_exclusive(&mut self, key: Key, ticket: u64) -> Option<Exclusive> {
         self.change(key, |waiters| waiters.exclusive.remove(&ticket))
     }
 
-    /// Takes one shared waiter out, if it was not woken yet.
+    /// Removes one shared waiter, and returns it. Returns `None` if it was already taken out to be
+    /// woken.
     pub(super) fn remove_shared(&mut self, key: Key, ticket: u64) -> Option<Arc<Sleeper>> {
         self.change(key, |waiters| waiters.shared.remove(&ticket))
     }
 
-    /// Takes all shared waiters out, in constant time. The caller wakes them after it has released
-    /// the mutex.
+    /// Removes all shared waiters, in constant time, and returns them. The caller wakes them after
+    /// it has released the mutex.
     pub(super) fn take_shared(&mut self, key: Key) -> BTreeMap<u64, Arc<Sleeper>> {
         self.change(key, |waiters| std::mem::take(&mut waiters.shared))
     }
@@ -224,7 +225,7 @@ impl Queue {
         self.change(key, |waiters| waiters.cleared = now);
     }
 
-    /// Takes out the shared waiters for which it was noted that they have seen the bit clear.
+    /// Removes and returns the shared waiters that are noted as having seen the bit clear.
     pub(super) fn take_cleared(&mut self, key: Key) -> BTreeMap<u64, Arc<Sleeper>> {
         self.change(key, |waiters| {
             let later = waiters.shared.split_off(&(waiters.cleared + 1));
@@ -232,7 +233,7 @@ impl Queue {
         })
     }
 
-    /// Changes the waiters of a key, if there are any, and forgets them if none is left.
+    /// Changes the waiters of a key, if there are any, and removes the key if none is left.
     fn change<T: Default>(&mut self, key: Key, change: impl FnOnce(&mut Waiters) -> T) -> T {
         let Entry::Occupied(mut entry) = self.keys.entry(key) else {
             return T::default();

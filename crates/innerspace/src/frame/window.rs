@@ -1,36 +1,37 @@
-//! Windows: addresses for frames that are to lie in a row.
+//! Windows: runs of consecutive addresses for frames.
 //!
 //! The arena has about four times as many addresses as there may be frames in use. An address
 //! without a frame is a *hole*: no memory of the host backs it. At first all addresses behind the
-//! frames are holes. Frames and holes together are always the whole arena, and there are always as
-//! many frames as at first; but which is which may change: a block of frames that its owner gives
-//! up becomes a hole, and a hole becomes a block in its place. So a run of any length is found
-//! where no frame is in use, wherever the free frames are: what it takes is memory, not luck.
+//! frames are holes. Frames and holes together always make up the whole arena, and the number of
+//! frames never changes. But an address may change from one to the other: the frames of a block
+//! that its owner gives up become holes, and as many holes elsewhere become frames in exchange. So
+//! a run of any length can be found among the addresses that are not in use, wherever the free
+//! frames are. It takes memory, not luck.
 //!
-//! A [`Window`] is a run of holes that nobody else takes. Its owner *places* blocks there one after
-//! the other, each in exchange for as many frames, whose memory goes back to the host (so that what
-//! the host backs never grows beyond the frames). A placed block is a block like any other: it is
-//! freed into the buddy lists, and lies at its place from then on. Holes that were not needed stay
-//! holes when the window is dropped.
+//! A [`Window`] is a run of holes that is reserved for its owner. The owner *places* blocks there
+//! one after the other, each in exchange for as many frames, whose memory goes back to the host. So
+//! the host never backs more addresses than there are frames. A placed block is a block like any
+//! other: when it is freed it goes to the buddy lists, and it stays at its address. Holes that were
+//! not needed stay holes when the window is dropped.
 //!
-//! If no run of holes is long enough, one of holes and free blocks will do: free blocks in it are
-//! taken out of the lists, and as many holes elsewhere become free in their place. So a window
-//! never withholds a frame, and a thread with a charge finds one (see [`super::magazine`]).
+//! If no run of holes is long enough, a run of holes and free blocks is used: the free blocks in it
+//! are removed from the lists, and as many holes elsewhere become free frames in exchange. So a
+//! window never withholds a frame, and a thread with a charge finds one (see [`super::magazine`]).
 //!
-//! **Metadata.** Its array has an element for each address, but charges are made only for one
-//! element for each frame that may be in use. Elements of holes are zeros, or no longer mean
-//! anything: a page that has only such elements goes back to the host. So the array takes as many
-//! pages of memory as have the element of some frame. That is little more than is charged for,
-//! unless frames in use are spread thinly over the arena. At worst it is four times as much, 6 % of
-//! the memory.
+//! **Metadata.** Its array has an element for each address, but only one element for each frame
+//! that may be in use is charged for. Elements of holes are zeros or no longer mean anything, and a
+//! page that has only such elements goes back to the host. So only those pages of the array take
+//! memory that have the element of some frame. That is little more than is charged for, unless
+//! frames in use are spread thinly over the arena. At worst it is four times as much, 6 % of the
+//! memory.
 //!
-//! **Hosts with larger pages**, and the portable form of `sys`, cannot take back single frames.
-//! There the process may have up to four times the memory of its frames.
+//! **Hosts with larger pages**, and the portable form of `sys`, cannot take back single frames. On
+//! these, the process may take up to four times the memory of its frames.
 //!
-//! Everything is done under the buddy mutex, where a walk from block to block is exact: the kind
-//! and order of a first frame are set under it, or by the block's owner without changing where the
-//! next block begins. The walk looks at a line of metadata for each block, starting where the last
-//! window ended. It is not for hot paths.
+//! Everything is done under the buddy mutex, so that a walk from block to block is exact. The kind
+//! and order of a block's first frame are set under this mutex, or by the block's owner, which does
+//! not change where the next block begins. The walk looks at a line of metadata for each block,
+//! starting where the last window ended. It is not for hot paths.
 
 use std::mem;
 use std::ops::Range;
@@ -41,7 +42,7 @@ use super::meta::{Kind, Meta};
 use super::owned::OwnedFrame;
 use crate::FrameId;
 
-/// Holes in a row, to be filled with blocks of one order from the first on.
+/// Consecutive holes, to be filled with blocks of one order from the first hole on.
 #[derive(Debug)]
 pub(crate) struct Window<'f> {
     frames: &'f Frames,
@@ -51,8 +52,8 @@ pub(crate) struct Window<'f> {
 }
 
 impl Frames {
-    /// Finds holes in a row for `blocks` blocks of `1 << order` frames. `None` if there is no such
-    /// run, or it would be longer than the memory.
+    /// Finds consecutive holes for `blocks` blocks of `1 << order` frames. Returns `None` if there
+    /// is no such run, or if it would be longer than the memory.
     pub(crate) fn window(&self, order: u8, blocks: u64) -> Option<Window<'_>> {
         let len = u32::try_from(blocks.checked_shl(order.into())?).ok()?;
         if len > self.total() || blocks == 0 {
@@ -67,8 +68,8 @@ impl Frames {
         })
     }
 
-    /// Makes a block of `1 << order` frames from as many single ones, for use when no such block is
-    /// free.
+    /// Makes a block of `1 << order` frames from as many single frames, for use when no such block
+    /// is free. Returns `None` if there is no window for it.
     pub(crate) fn gather<'f>(
         &'f self,
         order: u8,
@@ -102,13 +103,14 @@ impl<'f> Window<'f> {
         gone.sort_unstable_by_key(|block| block.start);
         let count: u32 = gone.iter().map(Range::len).sum::<usize>() as u32;
         assert!(count.is_multiple_of(1 << order) && count as usize <= self.left.len());
-        // This comes before the frames become holes: from then on another window may take them.
+        // This is done before the frames become holes, because another window may take them from
+        // then on.
         let lose = |buddy: &mut Buddy| {
             let arena = &frames.arena;
             (gone.iter()).for_each(|block| buddy.huge.lose(arena, block.clone()));
         };
         frames.allocator.with_lists(lose);
-        // Frames that were never touched may have memory, too: that of a huge page.
+        // Even a frame that was never touched may have memory, as a part of a huge page.
         for run in gone.chunk_by(|one, next| one.end == next.start) {
             frames.arena.discard(run[0].start..run[run.len() - 1].end);
         }
@@ -145,13 +147,14 @@ impl Drop for Window<'_> {
 impl Buddy {
     fn take_window(&mut self, frames: &Frames, len: u32, order: u8) -> Option<Range<u32>> {
         let metas = frames.metas();
-        // Holes elsewhere take the place of free blocks in the window.
+        // Each frame of the window takes one hole: its own, or one elsewhere in exchange for a free
+        // frame.
         if self.holes < len {
             return None;
         }
         let upper = self.end().next_multiple_of(1 << MAX_ORDER)..metas.len() as u32;
-        // A block begins at every multiple of the largest size, but perhaps not where a window
-        // ended.
+        // The walk has to begin where a block begins. That is so at every multiple of the largest
+        // size, but perhaps not where the last window ended.
         let next = self.next_window.clamp(upper.start, upper.end) & !((1 << MAX_ORDER) - 1);
         let parts = [next..upper.end, upper, 1..self.end()];
         let find = |order, free| {
@@ -171,7 +174,8 @@ impl Buddy {
         Some(window)
     }
 
-    /// Returns the first run of holes in `part`, or of holes and free blocks.
+    /// Returns the first aligned run of `len` holes in `part`. With `free`, the run may also
+    /// contain free blocks of memory that was used before.
     fn find_window(
         &self,
         metas: &[Meta],
@@ -210,7 +214,7 @@ impl Buddy {
         None
     }
 
-    /// Takes the free blocks in a window out of the lists, and gives their memory back. Returns how
+    /// Removes the free blocks in a window from the lists, and gives their memory back. Returns how
     /// many frames of the window were free.
     fn take_free(&mut self, frames: &Frames, window: &Range<u32>) -> u32 {
         let metas = frames.metas();
@@ -287,7 +291,7 @@ impl Buddy {
         }
     }
 
-    /// Returns the part of a window that has no frames yet.
+    /// Returns the entry in `windows` of a window: the part of it that has no frames yet.
     fn own_window(&mut self, left: &Range<u32>) -> &mut Range<u32> {
         let mut windows = self.windows.iter_mut();
         windows
@@ -295,7 +299,7 @@ impl Buddy {
             .expect("a window that lives")
     }
 
-    /// Ends a window: what is left of it are holes that others may take.
+    /// Ends a window. The holes that are left of it may be taken for other windows.
     fn end_window(&mut self, left: &Range<u32>) {
         let at = self.windows.iter().position(|window| window == left);
         self.windows.swap_remove(at.expect("a window that lives"));

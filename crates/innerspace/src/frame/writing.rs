@@ -9,8 +9,8 @@
 //! | [`Frames::copy_out`] | a reference | a copy: possibly torn, never undefined |
 //!
 //! The cache decides when each of these may be taken. This module only keeps slices and stores
-//! apart. Page-table translations read and write by the primitives of `sys`, which may overlap with
-//! [`Writing`] and [`Frames::copy_out`]. They never meet a slice, because a view forbids write
+//! apart. Accesses through page-table translations use the primitives of `sys`. They may overlap
+//! with [`Writing`] and [`Frames::copy_out`], but not with a slice, because a view forbids write
 //! translations (WMAPPED).
 
 use std::io::IoSliceMut;
@@ -184,8 +184,8 @@ impl<K: ViewOwner> Fills<K> {
 }
 
 impl Frames {
-    /// Copies bytes from `offset` in the block at `frame` on. The caller holds the block and found
-    /// it up to date. Bytes that are written meanwhile may be torn.
+    /// Fills `into` with the bytes from `offset` on of the block at `frame`. The caller holds the
+    /// block and found it up to date. Bytes that are written meanwhile may be torn.
     pub(crate) fn copy_out(&self, frame: FrameId, offset: usize, into: &mut [u8]) {
         let meta = self.meta(frame);
         debug_assert!(

@@ -1,4 +1,5 @@
-//! Arrays with an element for each frame. The host zeroes them as they are touched.
+//! Arrays with an element for each frame. The host provides their pages, zeroed, as they are
+//! touched.
 
 use std::io;
 #[cfg(not(shuttle))]
@@ -38,8 +39,8 @@ unsafe impl Zeroed for AtomicU32 {
     }
 }
 
-/// Elements that are zeros at first. They have a mapping of their own, because an allocator would
-/// clear all of them itself at once.
+/// An array whose elements are all zeros at first. It has a mapping of its own, because an
+/// allocator would clear all of the memory at once.
 #[cfg(not(shuttle))]
 #[derive(Debug)]
 pub(super) struct ZeroedArray<T> {
@@ -48,7 +49,8 @@ pub(super) struct ZeroedArray<T> {
     _of: PhantomData<T>,
 }
 
-/// Elements that are made one by one, because the model checkers' atomics are not plain integers.
+/// An array whose elements are made one by one, because the model checkers' atomics are not plain
+/// integers.
 #[cfg(shuttle)]
 #[derive(Debug)]
 pub(super) struct ZeroedArray<T>(Box<[T]>);
@@ -73,7 +75,8 @@ impl<T: Zeroed> ZeroedArray<T> {
 
 #[cfg(not(shuttle))]
 impl<T> ZeroedArray<T> {
-    /// Asks for small pages from some element on, where few of the elements will be in use.
+    /// Asks the host for small pages from the element `first` on, because few of the elements there
+    /// will be in use. Begins at the next boundary of a huge page.
     pub(super) fn keep_small_from(&self, first: usize) {
         let start = (first * size_of::<T>()).next_multiple_of(HUGE_PAGE);
         if start < self.memory.len() {
@@ -82,9 +85,9 @@ impl<T> ZeroedArray<T> {
         }
     }
 
-    /// Makes elements zeros again, and gives their memory back, if they fill pages of the host; if
-    /// not, they stay. No thread uses them. (Threads that guess may look at them, and find the old
-    /// bytes or zeros.)
+    /// Gives the memory of elements back to the host, which makes them zeros again. Elements in a
+    /// page that they do not fill stay as they are. No thread may be using these elements. (A
+    /// thread that follows a wrong guess may still read them, and finds the old bytes or zeros.)
     pub(super) fn discard(&self, elements: Range<usize>) {
         let size = size_of::<T>();
         self.memory
