@@ -1,9 +1,10 @@
-//! Pages that a group sets aside for what has to succeed later, when there may be no room.
+//! Pages that a group sets aside for requests that must succeed later, when there may be no room.
 //!
 //! They are charged to the group until they are lent to a request, of any group, and become part of
 //! its charge. From then on room is kept for them: while pages are lent, an equal number of pages
-//! that are given back to their groups can be charged again only here. So what was set aside is
-//! there again when the requests that it was lent to have ended, however much others request.
+//! that are given back to their groups can be charged again only by the [`SetAside`]. So the pages
+//! are set aside again when the requests to which they were lent have ended, however much others
+//! request.
 
 use super::counters::Ceiling;
 use super::{Charge, Group, GroupId, GroupTree};
@@ -15,13 +16,13 @@ use crate::units::PageCount;
 pub(crate) struct SetAside {
     group: Group,
     most: PageCount,
-    /// The pages that are not lent. Release when some are added, and Acquire when some are taken:
-    /// the charge is made before another thread moves it.
+    /// The pages that are not lent. Release when some are added, Acquire when some are taken: pages
+    /// were charged before another thread lends them.
     left: AtomicU64,
 }
 
 impl SetAside {
-    /// Sets these pages of the group aside.
+    /// Sets aside the pages of `charged`, a charge to `group`.
     pub(crate) fn new(group: &Group, charged: Charge<'_>) -> SetAside {
         let most = charged.pages();
         debug_assert_eq!(charged.group(), group.id());
@@ -33,8 +34,8 @@ impl SetAside {
         }
     }
 
-    /// Returns pages as a charge to `to`, a group of the same tree. Returns `None` if they are
-    /// already lent, or do not fit in its limits.
+    /// Returns pages as a charge to `to`, a group of the same tree. Returns `None` if too few are
+    /// left that are not lent, or if they do not fit in the limits of `to`.
     pub(crate) fn lend<'t>(
         &self,
         tree: &'t GroupTree,
@@ -45,8 +46,8 @@ impl SetAside {
         let (taking, looking) = (Ordering::Acquire, Ordering::Relaxed);
         let take = |left: u64| left.checked_sub(pages.0);
         self.left.fetch_update(taking, looking, take).ok()?;
-        // This comes before the pages move: groups that are above this one but not above `to` lose
-        // them then.
+        // This is done before the pages move, because the move takes them off the groups that are
+        // above this one but not above `to`.
         tree.keep_room(self.group.id(), pages);
         let charge = tree.transfer(self.group.id(), to, pages);
         if charge.is_err() {
@@ -56,7 +57,7 @@ impl SetAside {
         charge.ok()
     }
 
-    /// Charges the group again for what was lent, as far as there is room.
+    /// Charges the group again for the pages that were lent, as far as there is room.
     fn refill(&self, tree: &GroupTree) {
         let group = self.group.id();
         let page = PageCount(1);
@@ -100,7 +101,7 @@ impl GroupTree {
         }
     }
 
-    /// Charges pages for which room is kept. Returns false if there is none yet.
+    /// Charges pages for which room is kept. Returns false if there is no room yet.
     fn charge_kept(&self, group: GroupId, pages: PageCount) -> bool {
         let stocked = self.stocks.count(thread_number(), group);
         let added = self.add_levels(group, None, pages, Ceiling::Kept, stocked);

@@ -7,7 +7,7 @@ use crate::units::PageCount;
 /// Pages that a read needs besides its block: nodes of the index.
 const BESIDE: u64 = 4;
 
-/// The number of block sizes, which are counted by the log2 of their pages.
+/// The number of block sizes. The index of each is the log2 of its pages.
 const ORDERS: usize = 10;
 
 /// The number of open files for each block size, among those that a group or one below it pays for.

@@ -1,11 +1,12 @@
-//! Makes sure that the limits of groups have room for the blocks of open files: otherwise every
-//! read would fail.
+//! Makes sure that the limits of groups have room for a block of each open file: otherwise every
+//! read of the file would fail.
 
 use super::block_sizes::{pages_for, too_small};
 use super::{Group, GroupError, GroupId, GroupTree};
 use crate::sync::Arc;
 
-/// Counts an open file for the limits of the groups that pay for it, until this is dropped.
+/// An open file, counted in the groups that pay for it, so that their limits keep room for its
+/// blocks. Dropping this ends the count.
 #[must_use = "the file counts as closed when this is dropped"]
 pub(crate) struct FileBlocks {
     tree: Arc<GroupTree>,

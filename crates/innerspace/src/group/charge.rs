@@ -22,7 +22,7 @@ pub(crate) struct Charge<'t> {
 enum Source {
     /// A stock: no level has changed.
     Stock,
-    /// The levels. The nearest group that was over its `high` with the charge, if any.
+    /// The levels. Holds the nearest group that was over its `high` with this charge, if any.
     Levels(Option<GroupId>),
 }
 
@@ -43,8 +43,8 @@ impl Charge<'_> {
         self.pages
     }
 
-    /// Returns the nearest group that was over its `high` with this charge. The caller has to
-    /// reclaim for it, or is slowed down.
+    /// Returns the nearest group that was over its `high` with this charge. The caller must reclaim
+    /// for that group, or is slowed down.
     #[inline]
     pub(crate) fn over_high(&self) -> Option<GroupId> {
         match self.source {
@@ -53,7 +53,7 @@ impl Charge<'_> {
         }
     }
 
-    /// Whether the pages came from a stock, so that no group's usage has changed.
+    /// Returns whether the pages came from a stock, so that no group's usage has changed.
     #[inline]
     pub(crate) fn is_from_stock(&self) -> bool {
         self.source == Source::Stock
@@ -69,8 +69,8 @@ impl Charge<'_> {
 }
 
 impl Drop for Charge<'_> {
-    // Inlined, and the calls take values: a charge whose address is taken is kept in memory, and is
-    // read from there each time that it moves.
+    // Inlined, and the fields are passed by value. A charge whose address is taken would be kept in
+    // memory, and read from there each time that it moves.
     #[inline(always)]
     fn drop(&mut self) {
         self.tree
@@ -78,28 +78,29 @@ impl Drop for Charge<'_> {
     }
 }
 
-/// How far a charge goes.
+/// How far a charge may go to get its pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reach {
-    /// To the thread's stock: no level changes.
+    /// The thread's stock only: no level changes.
     Stock,
-    /// To a batch for the stock. Where a batch does not fit, the pages of a long write leave some
-    /// for nodes and for other threads.
+    /// The stock, or a new batch for it. If no batch fits, the charge is refused. So a long write
+    /// leaves some pages for nodes and for other threads.
     Batch,
-    /// To every `max` and `high`: the stock, a batch, or the pages alone.
+    /// The stock, a batch, or the pages alone, as far as every `max` and `high` allows.
     High,
-    /// To every `max`, after other threads have given their stocks back. A refusal is counted.
+    /// All of these as far as every `max` allows, if necessary after other threads have given their
+    /// stocks back. A refusal is counted.
     Max,
     /// Like [`Reach::Max`], again after a refusal. All attempts together count as one refusal.
     MaxAgain,
 }
 
 impl GroupTree {
-    /// Charges `pages` to `group` and to every group above it, or charges nothing at all. The same
-    /// holds for the pages of one block (M13).
+    /// Charges `pages` to `group` and to every group above it, or charges nothing at all. So the
+    /// pages of one block are charged all or none (M13).
     ///
     /// # Errors
-    /// The group that has no room within `reach`. With less than [`Reach::Max`], nothing was
+    /// The group that has no room within `reach`. With a reach short of [`Reach::Max`], nothing was
     /// counted and no other thread's stock was drained.
     #[inline(always)]
     pub(crate) fn charge(
@@ -166,7 +167,8 @@ impl GroupTree {
     /// these groups can refuse them.
     ///
     /// # Errors
-    /// A group that is above `to` but not above `from` has no room for them. They stay with `from`.
+    /// A group that is above `to` but not above `from` has no room for the pages. They stay with
+    /// `from`.
     #[cold]
     pub(crate) fn transfer(
         &self,
@@ -216,8 +218,8 @@ impl GroupTree {
     /// changed then.
     ///
     /// # Panics
-    /// Perhaps, here or in a later call, if the pages are in other threads' stocks: these are not
-    /// looked at.
+    /// Perhaps, here or in a later call, if too few pages are in use and the difference is in other
+    /// threads' stocks, which are not looked at.
     #[inline]
     pub(super) fn try_uncharge(&self, group: GroupId, pages: PageCount) -> Result<(), Underflow> {
         let number = thread_number();
@@ -240,7 +242,8 @@ impl GroupTree {
         Ok(())
     }
 
-    /// Takes `pages` off the levels, past the stock of the thread with this number.
+    /// Takes `pages` off the levels, without putting them in the stock of the thread with this
+    /// number.
     fn uncharge_past_stock(&self, number: usize, group: GroupId, pages: PageCount) {
         let stocked = self.stocks.settle(self, number, group);
         self.uncharge_levels(group, None, pages, stocked);

@@ -20,8 +20,8 @@ pub(super) enum Ceiling {
 }
 
 impl Node {
-    /// Returns the usage up to which a charge is granted. The room of pages that were set aside and
-    /// lent is kept for them.
+    /// Returns the usage up to which a charge is granted: `max`, less the room that is kept for
+    /// pages that were set aside and are lent.
     pub(super) fn limit(&self) -> u64 {
         let lent = self.lent.load(Ordering::Relaxed);
         self.max.load(Ordering::Relaxed).saturating_sub(lent)
@@ -47,8 +47,8 @@ impl Node {
             usage.checked_add(pages).filter(|new| *new <= limit)
         };
         // Acquire pairs with `checked_take`. Frames are freed before their charges are given back.
-        // So a thread that charges pages that were given back finds the frames, also those that
-        // were put in magazines by plain stores.
+        // So a thread whose charge was made possible by pages given back finds their frames, even
+        // those that were put in magazines by plain stores.
         let added = (self.usage).fetch_update(Ordering::Acquire, Ordering::Relaxed, add);
         added.ok().map(|before| before + pages)
     }
@@ -74,8 +74,8 @@ fn checked_take(
 }
 
 impl GroupTree {
-    /// Charges every level; or charges none, and returns the group that refused. On success returns
-    /// the nearest group that is over its `high` now.
+    /// Charges every level, or charges none and returns the group that refused as the error. On
+    /// success returns the nearest group that is over its `high` now.
     pub(super) fn charge_levels(
         &self,
         number: usize,
@@ -91,8 +91,9 @@ impl GroupTree {
     }
 
     /// Adds to `usage` at every level below `end` (at every one if there is none), and notes new
-    /// peaks, in which `stocked` pages do not count. Or adds at no level, and returns the group
-    /// that refused. On success returns the nearest group that is over its `high` now.
+    /// peaks, in which `stocked` pages do not count. If a level refuses, adds at no level, and
+    /// returns the group that refused as the error. On success returns the nearest group that is
+    /// over its `high` now.
     pub(super) fn add_levels(
         &self,
         group: GroupId,
@@ -144,9 +145,9 @@ impl GroupTree {
         }
     }
 
-    /// Takes pages off every level below `end`, or off every one. Until now all of the usage but
-    /// `stocked` may have been in use. That peak is noted here, because charges from a stock note
-    /// none.
+    /// Takes pages off every level below `end` (off every one if there is none). Until now all of
+    /// the usage but `stocked` may have been in use. That peak is noted here, because charges from
+    /// a stock note none.
     ///
     /// # Panics
     /// If the group is charged for fewer pages. No counter has changed then (M14).

@@ -20,8 +20,8 @@ pub(crate) struct Underflow {
     pub(crate) wanted: u64,
 }
 
-/// What keeps the memory of a group and of everything below it from being evicted. Counted when a
-/// request failed.
+/// The pages of a group and of the groups below it that cannot be evicted, by what holds them. They
+/// are counted when a request has failed.
 ///
 /// Each page counts in one field only: the first that applies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -66,7 +66,7 @@ pub enum LimitReason {
     /// The calling process is a child of fork(2), and the memory belongs to the process that
     /// created it. The other fields are not filled in.
     OtherProcess {
-        /// The id of the process that created the memory.
+        /// The process ID of the process that created the memory.
         pid: u32,
     },
 }
@@ -81,8 +81,8 @@ into_io_error!(LimitError);
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct LimitDetails {
-    /// The group that refused: the charged one or one above it. These are the names from the root
-    /// to it, joined by `/`, as in [`Group::path`](super::Group::path).
+    /// The path of the group that refused, which is the charged one or one above it: the names from
+    /// the root to the group, joined by `/`, as in [`Group::path`](super::Group::path).
     pub group: String,
     /// The number of that group, for the layers above.
     pub(crate) id: GroupId,
@@ -132,7 +132,7 @@ impl LimitError {
         }
     }
 
-    /// Whether waiting might have helped: the request was one that must not wait.
+    /// Returns whether waiting might have helped: the request was one that must not wait.
     pub fn would_block(&self) -> bool {
         matches!(
             self.0.reason,
@@ -182,7 +182,8 @@ impl fmt::Display for LimitError {
         let digits =
             |pages: PageCount, digits| format!("{:.*}", digits, pages.bytes() as f64 / unit as f64);
         let amount = |pages: PageCount| digits(pages, 1);
-        // Prints as many digits as make the two differ; seven show a page in any unit.
+        // Prints as many digits as it takes to make usage and limit differ. Seven digits show a
+        // page in any unit.
         let exact = |shown: &usize| digits(*usage, *shown) != digits(*max, *shown);
         let shown = match usage == max {
             true => 1,
@@ -258,7 +259,8 @@ impl Holders {
         ]
     }
 
-    /// Returns advice to the caller, chosen by the largest holder, the first of several.
+    /// Returns advice to the caller, chosen by the kind of holder that has the most pages; of
+    /// equals, the first.
     fn advice(&self) -> String {
         let rows = self.rows().into_iter().rev();
         match rows.max_by_key(|(pages, ..)| *pages) {
@@ -278,8 +280,8 @@ pub enum GroupError {
         Exact(*max), ByteSize(*minimum)
     )]
     TooSmall {
-        /// The group, which may be one that was to be created: the names from the root to it,
-        /// joined by `/`.
+        /// The path of the group, which may be one that was to be created: the names from the root
+        /// to it, joined by `/`.
         group: String,
         /// The limit requested, in bytes.
         max: u64,
@@ -307,8 +309,7 @@ pub enum GroupError {
     /// The protected minimum of a group is above its limit.
     #[error("group {group}: a minimum of {} does not fit in its limit of {}", ByteSize(*min), ByteSize(*max))]
     MinAboveMax {
-        /// The group, also one that was to be created: the names from the root to it, joined by
-        /// `/`.
+        /// The path of the group: the names from the root to it, joined by `/`.
         group: String,
         /// The minimum requested, in bytes.
         min: u64,
@@ -355,7 +356,7 @@ pub enum GroupError {
 }
 
 impl GroupError {
-    /// Whether a group was full. Waiting, or freeing memory, may help then.
+    /// Returns whether a group was full. Waiting, or freeing memory, may help then.
     pub fn is_limit(&self) -> bool {
         matches!(self, GroupError::Limit(_))
     }
@@ -375,7 +376,8 @@ impl GroupError {
         }
     }
 
-    /// Returns the same error with the limit in `bytes`: the tree knows only whole pages of it.
+    /// Returns the same error with the limit that the user gave, in bytes. The tree knows only the
+    /// whole pages of it.
     pub(super) fn for_limit(mut self, bytes: u64) -> GroupError {
         if let GroupError::TooSmall { max, .. } = &mut self {
             *max = bytes;

@@ -9,11 +9,11 @@ use crate::units::{ByteSize, Grouped, PageCount};
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct GroupEvents {
-    /// Requests that brought its usage above `high`, or found it there.
+    /// Requests that brought the group's usage above its `high`, or found it there.
     pub high: u64,
-    /// Requests that met its `max` and evicted pages to proceed.
+    /// Requests that met the group's `max` and evicted pages to proceed.
     pub max: u64,
-    /// Requests that failed because it was full and nothing more could be evicted.
+    /// Requests that failed because the group was full and nothing more could be evicted.
     pub oom: u64,
     /// Pages evicted from the group and from those below it.
     pub reclaimed: PageCount,

@@ -89,7 +89,7 @@ impl Group {
         }))
     }
 
-    /// Whether this is a group of `tree`.
+    /// Returns whether this is a group of `tree`.
     pub(crate) fn belongs_to(&self, tree: &SharedTree) -> bool {
         Arc::ptr_eq(&self.0.tree, tree)
     }
@@ -138,7 +138,8 @@ impl Group {
 
     fn make_child(&self, name: &str, max: Option<PageCount>) -> Result<Group, GroupError> {
         let tree = &self.0.tree;
-        // Only the owner of the memory makes groups below the root, and their number is limited.
+        // Groups right below the root are not charged for: only the owner of the memory makes them,
+        // and their number is limited.
         let heap = match self.0.id {
             GroupId::ROOT => 0,
             _ => GroupTree::heap_of(name),

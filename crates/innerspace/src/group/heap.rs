@@ -1,8 +1,8 @@
 //! Charges groups for bytes on the heap: files, handles, futures, spaces, groups.
 //!
 //! These objects are smaller than a page. So each group has a ledger of bytes, and is charged for
-//! the whole pages among them; less than a page is free. A ledger with bytes keeps the number of a
-//! deleted group in use, as a charged page does.
+//! the whole pages in their sum. A remainder of less than a page is free. A ledger with bytes keeps
+//! the number of a deleted group in use, as a charged page does.
 //!
 //! The ledger's mutex is an innermost lock. Pages are charged and given back with it unlocked,
 //! since reclaim may drop objects that are in the same ledger.
@@ -21,7 +21,7 @@ pub(crate) enum MayReclaim {
     Yes,
     /// By evicting clean pages only: no store is called.
     Clean,
-    /// Not at all. The error is that the caller would have to wait.
+    /// Not at all. If there is no room, the charge fails with [`LimitReason::WouldBlock`].
     No,
 }
 
@@ -47,7 +47,7 @@ impl HeapBytes {
     ///
     /// # Errors
     /// The errors of [`Group::charge_heap`](super::Group::charge_heap), in which case nothing has
-    /// changed. Giving back never fails.
+    /// changed. Reducing the charge never fails.
     pub(crate) fn set(&mut self, bytes: u64, may: MayReclaim) -> Result<(), LimitError> {
         match bytes.checked_sub(self.bytes) {
             Some(more) => self.tree.add_heap(self.group, more, may)?,
@@ -109,7 +109,7 @@ impl GroupTree {
             let short = needed.saturating_sub(ledger.pages);
             if short == 0 {
                 ledger.bytes += bytes;
-                // Two threads at the same time may have charged too many pages.
+                // If two threads were here at the same time, they may have charged too many pages.
                 let excess = ledger.take_excess();
                 drop(ledger);
                 self.uncharge_some(id, excess);
@@ -158,7 +158,7 @@ impl GroupTree {
         Err(self.limit_error(refused, pages, reason, reclaimer.as_deref()))
     }
 
-    /// Takes bytes out of the ledger of a group.
+    /// Removes bytes from the ledger of a group, and uncharges the pages that it no longer needs.
     pub(super) fn give_heap_back(&self, id: GroupId, bytes: u64) {
         let node = self.node(id);
         let mut ledger = node.heap.lock();
@@ -180,7 +180,7 @@ impl GroupTree {
         }
     }
 
-    /// Whether the ledger of a group is empty.
+    /// Returns whether the ledger of a group is empty.
     pub(super) fn is_heap_empty(&self, id: GroupId) -> bool {
         self.node(id).heap.lock().bytes == 0
     }

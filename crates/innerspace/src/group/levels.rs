@@ -12,15 +12,15 @@ pub(super) trait Levels {
     /// its `max` or `high`.
     fn margin(&self, group: GroupId) -> u64;
 
-    /// Takes `pages`, which were in stock, off every level.
+    /// Subtracts `pages`, which were in stock, at every level from `group` upwards.
     fn take_off(&self, group: GroupId, pages: u64);
 
-    /// Notes that usage was as high as it is now, less `stocked`.
+    /// Notes a peak at every level: usage as it is now, less the `stocked` pages.
     fn note_peak(&self, group: GroupId, stocked: u32);
 
-    /// Whether `group` is `top` or below it.
+    /// Returns whether `group` is `top` or below it.
     fn is_below(&self, group: GroupId, top: GroupId) -> bool;
 
-    /// Whether the group is deleted, and so may keep no stock.
+    /// Returns whether the group is deleted, and so may keep no stock.
     fn is_deleted(&self, group: GroupId) -> bool;
 }

@@ -20,16 +20,16 @@
 //! - `stock`, `slot`, `moves`, `levels`: charges in stock for each thread; the word of a slot;
 //!   pages under way; the counters as the stock sees them
 //! - `id`: the number of a group
-//! - `aside`: pages set aside for what has to succeed later
+//! - `aside`: pages set aside for requests that must succeed later
 //! - `heap`; `blocks`, `block_sizes`: bytes on the heap that a group is charged for; the blocks of
-//!   open files, for which limits have to have room
-//! - `over`, `protect`: groups over their limit; the pages that reclaim has to spare
+//!   open files, for which limits must have room
+//! - `over`, `protect`: groups over their limit; the pages that reclaim must spare
 //! - `report`, `error`: usage, statistics and `validate`; the errors
 //!
 //! **States of a node.** Free -> Live (`create`) -> Deleted (`remove`) -> Free (its last page was
 //! given back). A deleted node stays between its pages and its parent: it takes no new charge, has
-//! no name and no limit, and its pages count as the parent's own. That is what hands the charges to
-//! the parent in constant time. Nodes are never moved or unmapped.
+//! no name and no limit, and its pages count as the parent's own. So the charges pass to the parent
+//! in constant time. Nodes are never moved or unmapped.
 //!
 //! **Numbers.** Each node counts `usage` (pages of the node and of all below it) and `own` (pages
 //! charged to the node itself). At rest `usage = own + sum(usage of children)` (I8). A charge adds
@@ -102,11 +102,12 @@ pub use watch::GroupWatch;
 
 use crate::units::PageCount;
 
-/// How deep groups nest below the root.
+/// The maximum depth of groups below the root.
 pub const MAX_DEPTH: usize = 8;
 
-/// How many groups one group may have below it, at any depth: a sixteenth of all that a memory can
-/// have, so that one tenant does not take the numbers of the others. The root may have all.
+/// The maximum number of groups that one group may have below it, at any depth: a sixteenth of all
+/// that a memory can have, so that one tenant does not use up the group numbers of the others. The
+/// root may have all.
 pub const MAX_GROUPS_BELOW: usize = 4096;
 
 /// Frees pages of a group that is over its limit. The layer above implements this trait, whose

@@ -1,5 +1,6 @@
-//! Counts of pages that move between the levels and a slot of the stock: charged, in no slot, and
-//! not yet the caller's. See `stock` for their use.
+//! Counts of moves of pages between the levels and a slot of the stock. During a move, pages are
+//! charged, but they are in no slot and not in use by a caller. `stock` describes the use of the
+//! counts.
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::per_thread::Drains;
@@ -30,10 +31,12 @@ impl Moves {
     /// Announces that this thread moves pages, until the result is dropped.
     pub(super) fn begin(&self, drains: &Drains) -> Moving<'_> {
         self.0.fetch_add(MOVING, Ordering::Relaxed);
-        // The barrier pairs with a drain that begins: one of the two sees the other's count.
+        // The barrier pairs with that of a thread that begins a drain: one of the two threads sees
+        // the other's count.
         drains.light();
-        // The fence is for a thread that only looks: a batch that it sees at the levels was
-        // announced before. Pairs with the fence in `drain_until`.
+        // The fence is for a thread that looks at the counts and has not begun a drain: if it sees
+        // this move's batch at the levels, it also sees the announcement. Pairs with the fence in
+        // `Stocks::drain_until`.
         fence(Ordering::Release);
         Moving(self)
     }
@@ -43,7 +46,7 @@ impl Moves {
         Seen(self.0.load(Ordering::Acquire))
     }
 
-    /// Whether a move is under way, or has ended since `then`.
+    /// Returns whether a move is under way, or has ended since `then`.
     pub(super) fn any_since(&self, then: Seen) -> bool {
         let now = self.look();
         now.is_any_under_way() || now.0 / MOVED != then.0 / MOVED

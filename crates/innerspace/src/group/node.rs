@@ -17,8 +17,8 @@ const DELETED: u8 = 2;
 /// The value for "no limit".
 pub(super) const NO_LIMIT: u64 = u64::MAX;
 
-/// Moves the fields after it to other cache lines (two lines on, since the adjacent one is
-/// prefetched with each).
+/// Moves the fields after it to other cache lines. It is aligned to two lines, which processors
+/// prefetch together.
 #[derive(Default)]
 #[repr(C, align(128))]
 struct Apart;
@@ -39,7 +39,7 @@ pub(crate) struct Node {
     /// The highest `usage` that a charge reached, without the pages in stock, up to the last
     /// [`super::GroupTree::take_peak`].
     peak: AtomicU64,
-    /// The highest since then. So a rising usage has one counter to raise, not two.
+    /// The highest since then. Charges raise this counter only, not `peak` as well.
     recent_peak: AtomicU64,
     /// Pages of page-table and index nodes charged to this node itself (a share of `own`).
     pub(super) tables: AtomicU64,
@@ -48,18 +48,18 @@ pub(crate) struct Node {
     pub(super) max: AtomicU64,
     /// Pages that were set aside and are lent: see [`super::aside`].
     pub(super) lent: AtomicU64,
-    /// Above this a charge succeeds, but its caller has to reclaim or is slowed down.
+    /// The mark above which a charge succeeds, but its caller must reclaim or is slowed down.
     pub(super) high: AtomicU64,
     pub(super) parent: AtomicU32,
     state: AtomicU8,
-    /// Whether the tree counts the node as a group over its `max`; see [`super::over`].
+    /// Whether the tree counts the node as a group over its limit; see [`super::over`].
     pub(super) over: AtomicBool,
     pub(super) accessors: AtomicU32,
     /// Below this mark, the group's pages are evicted only when nothing unprotected is left.
     pub(super) low: AtomicU64,
     /// Below this mark, the group's pages are not evicted for others at all.
     pub(super) min: AtomicU64,
-    /// The sum of `min` of the groups right below. Changed under the tree's mutex only.
+    /// The sum of `min` of the groups right below. It is changed under the tree's mutex only.
     pub(super) owed: AtomicU64,
     _events_apart: Apart,
     /// Charges write these too, when they meet a limit.
@@ -114,7 +114,8 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// Takes off, and returns, the charged pages that the bytes no longer need.
+    /// Removes the charged pages that the bytes no longer need, and returns their number. The
+    /// caller uncharges them.
     pub(super) fn take_excess(&mut self) -> PageCount {
         let needed = PageCount::floor(self.bytes).0;
         let excess = self.pages.saturating_sub(needed);
@@ -174,8 +175,8 @@ impl Node {
         }
     }
 
-    /// Whether the group is deleted, with pages still charged. SeqCst pairs with `remove`: either
-    /// `remove` sees usage 0, or the last uncharge sees the new state.
+    /// Returns whether the group is deleted, with pages still charged. SeqCst pairs with `remove`:
+    /// either `remove` sees usage 0, or the last uncharge sees the new state.
     #[inline]
     pub(super) fn is_deleted(&self) -> bool {
         self.state.load(Ordering::SeqCst) == DELETED
@@ -189,7 +190,7 @@ impl Node {
         limit(&self.high)
     }
 
-    /// Whether `usage` is higher than any noted so far.
+    /// Returns whether `usage` is higher than the recent peak.
     #[inline]
     pub(super) fn is_peak(&self, usage: u64) -> bool {
         usage > self.recent_peak.load(Ordering::Relaxed)

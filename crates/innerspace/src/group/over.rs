@@ -15,7 +15,7 @@ use super::tree::GroupTree;
 use crate::sync::atomic::Ordering;
 
 impl GroupTree {
-    /// Whether this group, or one above it, has more than its limit.
+    /// Returns whether this group, or one above it, has more than its limit.
     #[inline]
     pub(super) fn is_any_over(&self, group: GroupId) -> bool {
         let is_over = |id| self.node(id).over.load(Ordering::Relaxed);

@@ -48,8 +48,8 @@ fn scaled(part: u64, to: u64, whole: u64) -> u64 {
 }
 
 impl GroupTree {
-    /// Returns the group and all below it, including deleted ones that still have pages, each with
-    /// the number of its pages that may be evicted for `top`.
+    /// Returns the portions of `top` and of all groups below it, including deleted ones that still
+    /// have pages: the pages of each, and how many of them are protected when `top` must shrink.
     pub(crate) fn portions(&self, top: GroupId, spared: Spared) -> Vec<Portion> {
         let shape = self.shape.lock();
         let mut portions = Vec::new();
@@ -70,8 +70,7 @@ impl GroupTree {
         let own = self.node(id).own.load(Ordering::Relaxed);
         let entry = shape.entry(id);
         let children: Vec<GroupId> = entry.iter().flat_map(|entry| entry.children()).collect();
-        // There is one for each child: the pages that it uses of its protection, and the rest of
-        // its usage.
+        // For each child: the pages that it uses of its protection, and the rest of its usage.
         let claims: Vec<(u64, u64)> = children
             .iter()
             .map(|child| {

@@ -69,10 +69,12 @@ impl GroupTree {
         with_min.filter(|(_, min)| min.0 > 0).collect()
     }
 
-    /// Returns the highest usage so far. When several threads have stocks, it may include these.
+    /// Returns the highest usage so far. If several threads have stocks, the result may include
+    /// pages in them.
     pub(crate) fn peak(&self, id: GroupId) -> PageCount {
         self.stocks.settle_below(self, id);
-        // Usage is read first: its peak was noted before pages were taken off.
+        // Usage is read before the noted peak. If pages were taken off before this read, the peak
+        // was noted before that, so the read of the noted peak finds it.
         let usage = self.usage(id);
         fence(Ordering::Acquire);
         PageCount(self.node(id).highest()).max(usage)

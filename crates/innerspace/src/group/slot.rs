@@ -33,8 +33,8 @@ impl Batches {
     }
 
     /// Returns the size of the next batch of the slot `word`: twice the last one, but no more than
-    /// the distance to the nearest limit allows, and no more than the slot's share among the
-    /// `large` other slots that may hold more than a first batch.
+    /// the distance to the nearest limit allows, and no more than the slot's share if `large` other
+    /// slots may hold more than a first batch. It is never smaller than a first batch.
     pub(super) fn next(self, word: Slot, margin: u64, large: usize) -> u32 {
         let twice = (2 * word.most()).min(self.largest).into();
         let share = self.all / (large as u64 + 1);
@@ -45,7 +45,7 @@ impl Batches {
 /// A batch larger than the first is at most one `PART`th of the distance to the nearest limit.
 pub(super) const PART: u64 = if cfg!(loom) { 8 } else { 32 };
 
-/// The word of a slot; the module has its fields.
+/// The word of a slot. The module's documentation describes its fields.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Slot(pub(super) u64);
 
@@ -89,12 +89,12 @@ impl Slot {
         (self.0 >> MOST & FIELD) as u32
     }
 
-    /// Whether the count was lower since it was last settled.
+    /// Returns whether the count has been lower than now since the slot was last settled.
     pub(super) fn is_due(self) -> bool {
         self.low() < self.count()
     }
 
-    /// Returns the word settled: low is the count.
+    /// Returns the settled word, in which low is the count.
     pub(super) fn settled(self) -> Slot {
         Slot(self.0 & !(FIELD << LOW) | u64::from(self.count()) << LOW)
     }

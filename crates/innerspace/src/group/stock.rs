@@ -26,8 +26,8 @@
 //! use or free.
 //!
 //! **Peaks.** While the count of a slot only falls, the levels do not change, and the pages in use
-//! are at their highest now, although nobody notes it. A thread that takes pages off the levels
-//! notes this peak, for all charges from stocks until then.
+//! are at their highest now, although no thread has noted that. A thread that takes pages off the
+//! levels notes this peak, for all charges from stocks until then.
 //!
 //! **No refusal while there are pages in stocks (M7).** Pages *move* between the levels and a slot
 //! in a refill, and where a slot is halved or emptied. A thread announces a move before it, and
@@ -96,9 +96,9 @@ impl Stocks {
         }
     }
 
-    /// Changes the slot for `group` of the thread with this number, if `next` returns a new word,
-    /// and returns the word before. `None`, with no change, if it does not, or while slots are
-    /// being drained. `next` takes no lock.
+    /// Changes the slot for `group` of the thread with this number to the word that `next` returns,
+    /// and returns the word before. Returns `None`, with no change, if `next` does, or while slots
+    /// are being drained. `next` takes no lock.
     #[inline(always)]
     fn change(
         &self,
@@ -108,8 +108,8 @@ impl Stocks {
     ) -> Option<Slot> {
         let changed = self.stripes.with(number, |slots| {
             let slot = way(slots, group);
-            // Relaxed: no other thread uses the slot meanwhile. See the module for what comes
-            // before and after.
+            // Relaxed: no other thread uses the slot meanwhile. `sync::per_thread` has the
+            // orderings with uses before and after this one.
             let before = Slot(slot.load(Ordering::Relaxed));
             slot.store(next(before)?.0, Ordering::Relaxed);
             Some(before)
@@ -154,8 +154,8 @@ impl Stocks {
         change.is_some()
     }
 
-    /// Puts pages that were charged to `group` in stock. Where they do not fit, the slot is halved,
-    /// and what is left over is taken off the levels. Returns false if nothing was done.
+    /// Puts pages that were charged to `group` in stock. If they do not fit, the slot is halved,
+    /// and the remaining pages are taken off the levels. Returns false if nothing was done.
     #[inline]
     pub(super) fn uncharge(
         &self,
@@ -198,8 +198,8 @@ impl Stocks {
         })
     }
 
-    /// Takes a batch, `pages` of which go to the caller. Returns false if a limit is too near for
-    /// that.
+    /// Takes a batch, `pages` of which go to the caller. Returns false if `pages` exceeds a first
+    /// batch, the stocks are being drained, the group is deleted, or a limit is too near.
     pub(super) fn refill(
         &self,
         levels: &impl Levels,
@@ -226,7 +226,8 @@ impl Stocks {
         let Some(most) = added else {
             return false;
         };
-        // The rest of the batch goes in the slot. Another thread may have filled a shared one.
+        // The rest of the batch goes in the slot. If the slot is shared, another thread may have
+        // filled it meanwhile.
         let rest = most - pages as u32;
         let stashed = self.exchange(levels, number, group, rest.into(), |word| {
             let own = if word.group() == group {
@@ -277,7 +278,8 @@ impl Stocks {
     }
 
     /// Returns the number of pages charged to `group` itself, which `own` counts, without those in
-    /// the caller's own slot. A correct uncharge is never for more; see the module.
+    /// the caller's own slot. A correct uncharge is never for more; see M14 in the module's
+    /// documentation.
     #[inline]
     pub(super) fn in_use(&self, number: usize, group: GroupId, own: &AtomicU64) -> u64 {
         // Read first, with Acquire: pairs with the Release of a thread that took pages off after it
@@ -291,8 +293,8 @@ impl Stocks {
     }
 
     /// Notes the highest usage since the previous call. Called before the usage of the group's
-    /// levels changes. Returns the pages that have been in stock here since then, and stay until
-    /// the thread comes again.
+    /// levels changes. Returns the number of pages in the slot, which stay there until this thread
+    /// uses the slot again; 0 for a shared slot.
     pub(super) fn settle(&self, levels: &impl Levels, number: usize, group: GroupId) -> u64 {
         let change = self.change(number, group, |word| {
             (word.group() == group).then(|| word.settled())
@@ -347,7 +349,8 @@ impl Stocks {
         self.drain_stopped(levels, top, &draining);
     }
 
-    /// Gives back the pages of `top` and the groups below it, and returns their number.
+    /// Gives back the pages of `top` and the groups below it in all slots, while a drain keeps the
+    /// owners out. Returns the number of pages.
     fn drain_stopped(&self, levels: &impl Levels, top: GroupId, _: &Draining<'_>) -> u64 {
         if !self.is_any_below(levels, top) {
             return 0;
@@ -378,7 +381,7 @@ impl Stocks {
         }
     }
 
-    /// Whether pages of `top` or of a group below it are in stock. Acquire: see the module.
+    /// Returns whether pages of `top` or of a group below it are in stock. Acquire: see the module.
     fn is_any_below(&self, levels: &impl Levels, top: GroupId) -> bool {
         self.stripes.all().flatten().any(|slot| {
             let word = Slot(slot.load(Ordering::Acquire));
@@ -404,8 +407,8 @@ impl Stocks {
             Ok(done) => return Ok(done),
             Err(group) => refused = group,
         }
-        // Pairs with the fence in `Moves::begin`: a batch that was seen at the levels was announced
-        // before.
+        // Pairs with the fence in `Moves::begin`: if the attempt met a batch at the levels, the
+        // announcement of its move is seen from here on.
         fence(Ordering::Acquire);
         if !self.is_any_below(levels, refused) && !self.moves.any_since(moves) {
             return Err(refused);

@@ -22,7 +22,7 @@ pub(crate) const MAX_LEVELS: usize = MAX_DEPTH + 1;
 /// Bytes of a handle, and of the reference counts next to a name.
 const HANDLE_BYTES: usize = 56;
 
-/// Why a group that is named by a handle is found.
+/// The panic message if a group that a handle names is not found.
 const IN_USE: &str = "a handle keeps its group";
 
 /// The most calls to the reclaimer by one `set_max`. Each call requests all pages over the limit.
@@ -32,7 +32,7 @@ const SET_MAX_ROUNDS: usize = 64;
 /// overflow: more than any memory has.
 pub(super) const MOST_OWED: u64 = 1 << 44;
 
-/// A mark that a charge may pass.
+/// The marks of a group besides `max`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Protection {
     /// Above this mark charges succeed, and their callers reclaim or are slowed down.
@@ -72,7 +72,7 @@ impl Entry {
         self.children.iter().map(|(_, child)| *child)
     }
 
-    /// Whether a group right below has this name.
+    /// Returns whether a group right below has this name.
     fn has_child(&self, name: &Arc<str>) -> bool {
         let mut same = self.children.range((name.clone(), GroupId(0))..);
         same.next().is_some_and(|(found, _)| found == name)
@@ -109,7 +109,7 @@ pub(crate) struct GroupTree {
     reclaimer: Mutex<Option<Weak<dyn Reclaimer>>>,
     pub(super) stocks: Stocks,
     pub(super) watchers: Arc<Watchers>,
-    /// The number of groups over their `max`: see [`super::over`].
+    /// The number of groups over their limit: see [`super::over`].
     pub(super) over: AtomicU32,
     /// The start of the clock for stalls.
     born: std::time::Instant,
@@ -287,9 +287,9 @@ impl GroupTree {
             .into())
     }
 
-    /// Deletes a group that has none below it. Its charges count as its parent's from now on, and
-    /// its number is reused once the last of the charges is given back. Takes constant time,
-    /// whatever is charged.
+    /// Deletes a group that has no live groups below it. Its charges count as its parent's from now
+    /// on, and its number is reused once the last of the charges is given back. Takes constant
+    /// time, whatever is charged.
     ///
     /// Returns false if the group is the root, is gone already or has live groups below it, which
     /// the handles exclude.
@@ -317,8 +317,8 @@ impl GroupTree {
         true
     }
 
-    /// Frees the number of a deleted group whose last page is gone, and those of the deleted groups
-    /// above it that only this one kept.
+    /// Frees the number of a deleted group if its last page and heap byte are gone, and the numbers
+    /// of the deleted groups above it that only this group kept.
     pub(super) fn release(&self, id: GroupId) {
         let mut freed = Vec::new();
         self.release_drained(&mut self.shape.lock(), id, &mut freed);
@@ -387,7 +387,7 @@ impl GroupTree {
         std::iter::successors(Some(id), |id| self.node(*id).parent())
     }
 
-    /// Counts an event of a group, and notes that its watchers have to be called.
+    /// Counts an event of a group `times` times, and notes that its watchers have to be called.
     pub(super) fn count(&self, id: GroupId, times: u64, which: fn(&EventCounters) -> &AtomicU64) {
         which(&self.node(id).events).fetch_add(times, Ordering::Relaxed);
         self.watchers.note();
@@ -460,8 +460,8 @@ impl GroupTree {
         }
     }
 
-    /// Counts one more accessor of this group, whose limit cannot be set below the pages that its
-    /// accessors need.
+    /// Counts one more accessor of this group. The group's limit cannot be set below the pages that
+    /// its accessors need.
     pub(crate) fn attach_accessor(&self, id: GroupId) {
         self.node(id).accessors.fetch_add(1, Ordering::Relaxed);
     }

@@ -1,9 +1,9 @@
 //! Notification of a group's events.
 //!
 //! Charging and reclaim only count events and set a flag. The service thread (or `tick`) looks at
-//! the flag and calls the watchers of groups that have changed, with no lock held. Each is called
-//! in the lane of its group, so that a callback that hangs holds up only those of its own group.
-//! One call to a callback is under way at a time.
+//! the flag and calls the watchers of groups that have changed, with no lock held. Each callback
+//! runs in the lane of its group, so that one that hangs delays only those of its own group. At
+//! most one call to a callback is under way at a time.
 //!
 //! A watcher is charged to its group, which keeps the group's number from being given to another.
 //! The list's lock is an innermost lock: no code of the user's runs or is dropped under it (a
@@ -125,8 +125,8 @@ impl GroupWatch {
 }
 
 impl Watchers {
-    /// Notes that something was counted. Without watchers, no line that all groups share is
-    /// written.
+    /// Notes that an event was counted. Without watchers, writes to no cache line that all groups
+    /// share.
     #[inline]
     pub(super) fn note(&self) {
         if self.any.load(Ordering::Relaxed) {
@@ -141,8 +141,8 @@ impl Watchers {
         changed
     }
 
-    /// Updates every watcher whose group has counted events since the last call; `events` returns
-    /// these. Returns the callbacks to call now, each with its group.
+    /// Updates every watcher whose group has counted events since the last call. `events` returns
+    /// the events of a group. Returns the callbacks to call now, each with its group.
     pub(super) fn tell(
         &self,
         events: impl Fn(GroupId) -> GroupEvents,
@@ -159,8 +159,8 @@ impl Watchers {
                 continue;
             }
             *told = events;
-            // Relaxed, with the events locked: a call that is under way, or due, looks at the
-            // events once more.
+            // Relaxed: `is_called` changes only while `told` is locked. A call that is under way,
+            // or due, looks at the events once more.
             let is_called = watcher.is_called.swap(true, Ordering::Relaxed);
             drop(told);
             watcher.changed.notify_all();
@@ -173,8 +173,8 @@ impl Watchers {
 }
 
 impl Watcher {
-    /// Calls the callback until it was called with the events as last reported. No lock may be
-    /// held. A panic of the callback goes on afterwards.
+    /// Calls the callback until it was called with the events as last reported. The caller holds no
+    /// lock. A panic of the callback is resumed at the end.
     fn call(&self) {
         let Some(callback) = &self.callback else {
             return;
