@@ -64,14 +64,14 @@ pub enum LimitReason {
     /// none of this data can be written now.
     Unwritten,
     /// The calling process is a child of fork(2), and the memory belongs to the process that
-    /// created it. The other fields are not filled in.
+    /// created it. Of the [`LimitDetails`], only `requested` and `reason` are filled in.
     OtherProcess {
         /// The process ID of the process that created the memory.
         pid: u32,
     },
 }
 
-/// A group is full: no memory was given, and nothing was changed.
+/// A group refused a request for memory, usually because it is full. No memory was given.
 #[derive(Clone, PartialEq, Eq, Error)]
 pub struct LimitError(Box<LimitDetails>);
 
@@ -274,7 +274,7 @@ impl Holders {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum GroupError {
-    /// The limit is so small that a single access across two pages could always fail.
+    /// The limit is so small that even a single access across two pages might never succeed.
     #[error(
         "group {group}: limit {} is below the minimum of {} (8 pages and 2 for each of {accessors} accessor(s))",
         Exact(*max), ByteSize(*minimum)

@@ -275,7 +275,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// The group, which pays for it, is full.
+    /// The group, which pays for the subscription, is full, or one above it is.
     pub fn watch(&self) -> Result<GroupWatch, LimitError> {
         self.watch_with(None, 0)
     }
@@ -285,7 +285,7 @@ impl Group {
     /// a second and when memory is short. One call may stand for several events.
     ///
     /// # Errors
-    /// The group, which pays for it, is full.
+    /// The group, which pays for the subscription, is full, or one above it is.
     pub fn on_events(
         &self,
         callback: impl Fn(&GroupEvents) + Send + Sync + 'static,

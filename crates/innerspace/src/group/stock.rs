@@ -312,7 +312,7 @@ impl Stocks {
         }
     }
 
-    /// Calls [`Stocks::settle`] for every slot of `top` and the groups below it.
+    /// Settles every slot of `top` and the groups below it, as [`Stocks::settle`] settles one.
     pub(super) fn settle_below(&self, levels: &impl Levels, top: GroupId) {
         let is_due = |slot: &AtomicU64| {
             let word = Slot(slot.load(Ordering::Acquire));
@@ -449,8 +449,8 @@ impl Stocks {
     }
 }
 
-/// Empties a slot of `top` or of a group below it, and returns the number of pages given back. Its
-/// threads are kept away, but another drainer may be there too.
+/// Empties a slot of `top` or of a group below it, and returns the number of pages given back. The
+/// slot's threads are kept out by a drain, but another drainer may be emptying the slot, too.
 fn empty(levels: &impl Levels, slot: &AtomicU64, top: GroupId) -> u64 {
     let mut word = Slot(slot.load(Ordering::Acquire));
     while word.count() > 0 && levels.is_below(word.group(), top) {

@@ -258,7 +258,8 @@ impl GroupTree {
                 .store(max.map_or(NO_LIMIT, |max| max.0), Ordering::Relaxed);
             node
         };
-        // The flag is set before stocks are drained: after a drain, no stock is filled again.
+        // The flag `over` is set before stocks are drained: after a drain, no stock is filled
+        // again.
         self.note_over(node);
         let reclaimer = self.reclaimer();
         for _ in 0..SET_MAX_ROUNDS {
@@ -322,7 +323,7 @@ impl GroupTree {
     pub(super) fn release(&self, id: GroupId) {
         let mut freed = Vec::new();
         self.release_drained(&mut self.shape.lock(), id, &mut freed);
-        // Giving the bytes back may release a deleted group further up.
+        // Giving back the heap bytes of the freed groups may release a deleted group further up.
         for (parent, heap) in freed {
             self.give_heap_back(parent, heap);
         }
