@@ -156,7 +156,7 @@ impl Buddy {
         first.is_some_and(|id| self.is_used(id))
     }
 
-    /// Whether the frame counts as used before.
+    /// Returns whether the frame counts as used before.
     pub(super) fn is_used(&self, id: FrameId) -> bool {
         id.0 < self.untouched || id.0 >= self.end
     }

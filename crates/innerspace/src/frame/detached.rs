@@ -16,7 +16,7 @@ use crate::sync::atomic::Ordering;
 use crate::sync::self_ref::SelfRef;
 
 impl Meta {
-    /// Takes the frame out of its file. The caller holds the block's lock. `me` is the owner of the
+    /// Removes the frame from its file. The caller holds the block's lock. `me` is the owner of the
     /// views, and contains `keep`.
     pub(crate) fn uncache<K>(&self, keep: &SelfRef<K>, me: &Arc<K>) -> Dropped {
         if let Ok(now) = self.hold.leave_file(Viewed::Refused) {

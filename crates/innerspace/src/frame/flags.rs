@@ -179,8 +179,8 @@ impl Flags {
     /// Clears LOCKED, which must be set. Returns the previous bits; if WAITERS is among them, a
     /// thread may be waiting. Release: pairs with the Acquire of the next holder.
     ///
-    /// It subtracts, which is one instruction that also gives the old value. For an atomic `and`
-    /// whose result is used, the compiler makes a loop of compare-exchanges.
+    /// Subtracts LOCKED, which takes one instruction that also gives the old value. For an atomic
+    /// `and` whose result is used, the compiler makes a loop of compare-exchanges.
     #[inline(always)]
     pub(super) fn unlock(&self) -> FlagSet {
         FlagSet(self.0.fetch_sub(FlagSet::LOCKED.0, Ordering::Release))

@@ -318,7 +318,8 @@ impl Frames {
             .discard(frames.start as usize..frames.end as usize);
     }
 
-    /// Prefetches a frame's bytes, which are to be copied soon.
+    /// Prefetches the first quarter of a frame that is to be copied soon. The processor then
+    /// fetches the rest ahead by itself.
     #[inline]
     pub(crate) fn prefetch(&self, id: FrameId) {
         copy::prefetch::<{ PAGE_SIZE / 4 }>(self.host(id));

@@ -180,7 +180,7 @@ pub(crate) enum Dropped {
 pub(crate) enum PutView {
     /// The block is in its file, which keeps it.
     Kept,
-    /// The block had left its file, so the views' owner has to be notified ([`super::detached`]).
+    /// The block had left its file, so the views' owner must be notified ([`super::detached`]).
     /// Owner and frame stay until then.
     Detached,
 }
@@ -491,7 +491,7 @@ impl Hold {
         .is_ok()
     }
 
-    /// Takes the frame out of its file. In one step it sets UNCACHED and clears the bits that only
+    /// Removes the frame from its file. In one step it sets UNCACHED and clears the bits that only
     /// a block of a file has, so that no view can be taken afterwards. The index's reference is
     /// dropped too, unless the frame has views, which inherit it. If `viewed` is `Refused`, a frame
     /// with views stays in its file. The caller holds the block's lock.

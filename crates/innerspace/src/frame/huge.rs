@@ -22,7 +22,7 @@ use crate::units::PAGE_SIZE;
 /// The maximum number of parts.
 const PARTS: u32 = 8192;
 
-/// The parts of one arena. It is changed under the buddy mutex.
+/// The parts of one arena. They are changed under the buddy mutex.
 #[derive(Debug, Default)]
 pub(super) struct HugeParts {
     /// For each part, the number of frames that are holes or about to become holes.
@@ -32,8 +32,8 @@ pub(super) struct HugeParts {
 }
 
 impl HugeParts {
-    /// Makes the parts of an arena in which all frames from `end` on are holes, and gives the
-    /// advice.
+    /// Makes the parts of an arena in which all frames from `end` on are holes, and advises the
+    /// host about each.
     pub(super) fn new(arena: &Arena, end: u32, pages: Pages) -> HugeParts {
         let all = arena.frames();
         let order = all.div_ceil(PARTS).next_power_of_two().trailing_zeros();

@@ -39,7 +39,7 @@
 //! the page that it installs. The index holds that frame until the lock is released. After that the
 //! frame may be evicted and reused before its unlocker is at the queue. That does no harm:
 //! - No entry in the queue is older than the reuse. Exclusive waiters hold the frame. Some shared
-//!   waiters do not (`put_and_wait`), but the thread that took the block out of the index had the
+//!   waiters do not (`put_and_wait`), but the thread that removed the block from the index had the
 //!   lock, and held the frame while it released the lock. It saw WAITERS and woke them all.
 //! - For waiters on the reused frame, the late unlocker is just one more visitor to the queue.
 //!   Waking them, or handing the lock over, is right whenever LOCKED is clear, and waking noted
@@ -425,7 +425,7 @@ impl<'a> FrameLock<'a> {
         let ticket = self.enqueue_shared(bit, &sleeper);
         let dropped = put();
         if ticket.is_some() {
-            // The frame is not freed before the entry is out of the queue: see the module's
+            // The frame is not freed before the entry is removed from the queue: see the module's
             // documentation.
             let end = sleeper.sleep(None);
             debug_assert_eq!(end, WaitEnd::Woken, "no deadline, no timeout");

@@ -28,8 +28,8 @@ use crate::units::FrameId;
 /// The number of tags that share a word of the second table.
 const RUN: u64 = 16;
 
-/// The maximum size in bytes of the tables for each frame: twice a word and its share of a run,
-/// because table sizes are powers of two.
+/// The maximum size in bytes of the tables for each frame, rounded up: a word and its share of a
+/// run, twice, because table sizes are rounded up to powers of two.
 pub(crate) const LOOKASIDE_BYTES_PER_FRAME: u64 = 2 * size_of::<AtomicU32>() as u64 + 1;
 
 /// The initial value of a run: nothing is noted about it yet.

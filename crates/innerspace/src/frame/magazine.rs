@@ -61,8 +61,8 @@ pub(crate) enum Source {
     Reserve,
 }
 
-/// The part that all threads change. It has cache lines of its own, because every allocation reads
-/// the rest.
+/// The fields that all threads change. They have cache lines of their own, because every allocation
+/// reads the other fields.
 #[repr(align(128))]
 #[derive(Debug)]
 struct Common {
@@ -252,7 +252,7 @@ impl Allocator {
         self.with_lists(|buddy| give_coldest(magazine, self.half(), buddy, metas));
     }
 
-    /// Takes a block from the lists, if that leaves as many frames as `source` has to keep.
+    /// Takes a block from the lists, if that leaves at least the frames that `source` must keep.
     fn take_block(&self, metas: &[Meta], order: u8, source: Source) -> Option<FrameId> {
         let keep = match source {
             Source::Ordinary => self.reserve,

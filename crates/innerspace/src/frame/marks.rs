@@ -1,6 +1,6 @@
 //! Marks of use, and COLD, the bit of the hold word that is clear if a use has no mark to set.
 //!
-//! A use checks the flags of its block: UPTODATE, and whether it has to set REFERENCED, ACTIVE or
+//! A use checks the flags of its block: UPTODATE, and whether it must set REFERENCED, ACTIVE or
 //! AGAIN. A block that has all the marks that a use can set ([`Meta::is_marked`]) is *hot*: COLD is
 //! not set in its hold word, and a view checks only that word.
 //!

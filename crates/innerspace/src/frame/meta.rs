@@ -178,7 +178,7 @@ impl Meta {
         }
     }
 
-    /// Returns the first slot that a leaf of a page table may borrow.
+    /// Returns the first slot that a leaf of a page table may borrow. A leaf keeps it in `owner`.
     pub(crate) fn borrowed_from(&self) -> usize {
         self.owner.load(Ordering::Relaxed) as usize
     }
@@ -189,9 +189,9 @@ impl Meta {
         self.owner.store(slot as u32, Ordering::Relaxed);
     }
 
-    /// Returns the borrower of a leaf of a page table, if there is exactly one. The word is the XOR
-    /// of all borrowers' numbers: 0 with none, and without meaning with several. Acquire: a thread
-    /// that reads a borrower's number sees the words by which that leaf borrows.
+    /// Returns the borrower of a leaf of a page table, if there is exactly one. A leaf keeps the
+    /// XOR of all its borrowers' numbers in `index`: 0 with none, and without meaning with several.
+    /// Acquire: a thread that reads a borrower's number sees the words by which that leaf borrows.
     pub(crate) fn borrowers(&self) -> Option<FrameId> {
         let names = self.index.load(Ordering::Acquire);
         (names != 0).then_some(FrameId(names as u32))

@@ -71,7 +71,7 @@ impl<'f> OwnedFrame<'f> {
     /// Returns the block's bytes, to be changed.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         self.bytes = Bytes::Unknown;
-        // SAFETY: as in `bytes`; `&mut self` makes this the only slice.
+        // SAFETY: as in `bytes`, at the end of this file; `&mut self` makes this the only slice.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len()) }
     }
 

@@ -19,7 +19,7 @@ use crate::units::{FrameId, PAGE_SIZE};
 /// viewed block:
 /// - While the block is CACHED, its file does. The file has an `Arc` of the owner, and no block
 ///   stays CACHED that the file can no longer reach.
-/// - When a block with views is taken out of its file, its views are counted first. From then on
+/// - When a block with views is removed from its file, its views are counted first. From then on
 ///   the owner keeps itself alive until the last of these views is gone ([`super::detached`]).
 pub(crate) trait ViewOwner: Send + Sync + 'static {
     /// Returns the arena, which is the same as long as the owner lives.
@@ -350,7 +350,7 @@ impl<K: ViewOwner> Deref for Pinned<K> {
         // WRITER and WMAPPED, and UPTODATE ended the filling, so the bytes are not written while
         // `self` lives. The frame is not freed before the view is dropped (`Hold`). The same holds
         // for the bytes of several blocks, which are consecutive. Other bytes live for ever, or as
-        // long as the `Arc` beside them.
+        // long as the [`Copied`] to which `owner` points.
         unsafe { self.bytes.as_ref() }
     }
 }

@@ -119,8 +119,7 @@ fn check_filled(frames: &Frames, block: FrameId) {
 }
 
 /// The right to fill blocks that were published locked and not up to date, as a value that may
-/// outlive the call that made it and go to another thread. Dropping it, or taking it apart, does
-/// not change the blocks.
+/// outlive the call that made it and go to another thread. Dropping it does not change the blocks.
 pub(crate) struct Fills<K: ViewOwner> {
     owner: Arc<K>,
     /// The blocks' first frames, in the order of the blocks.
@@ -171,9 +170,9 @@ impl<K: ViewOwner> Fills<K> {
             let whole = (neighbours.count() + 1) * self.block_bytes;
             let len = (whole - inside).min(bytes.end - at);
             let start = self.owner.frames().host(self.blocks[first]);
-            // SAFETY: the bytes are inside the arena, which the owner keeps, because the frames of
-            // these blocks follow each other in it. While a block is locked and not up to date only
-            // its filler uses its bytes (see `Filling`), and that is this value. `&mut self`, and
+            // SAFETY: the owner keeps the arena. The bytes are inside it, because the frames of
+            // these blocks are consecutive. While a block is locked and not up to date only its
+            // filler uses its bytes (see `Filling`), and that is this value. `&mut self`, and
             // ranges that do not overlap, make these the only slices.
             let slice = unsafe { std::slice::from_raw_parts_mut(start.add(inside), len) };
             slices.push(IoSliceMut::new(slice));
