@@ -17,21 +17,21 @@
 //! | [`owners`] | [`Owner`]: the upcall to a file; the registered owners |
 //! | [`defer`] | work that waits for a grace period |
 //! | [`progress`] | work under way, and waits for its end |
-//! | [`sampling`] | the miss curve: what a larger or smaller memory would find |
-//! | [`scope`] | a thread's state towards a pool: in a call to a store, in a trial |
+//! | [`sampling`] | the miss curve: how often a larger or smaller memory would miss |
+//! | [`scope`] | what a thread is doing for a pool: calling a store or an owner, in a trial |
 //! | [`watched`] | pages of files that code was fetched from |
 //!
-//! Several rooms implement a part of [`Pool`]. Apart from that, rooms use those below them in this
-//! table, never those above.
+//! Several rooms implement a part of [`Pool`]. Apart from that, and from the types of [`Pool`]'s
+//! fields, rooms use those below them in this table, never those above.
 //!
 //! # Who decides what
 //!
 //! | question | decided in |
 //! |---|---|
-//! | how much each group gives | `evict/passes.rs`, `pass`, `shares`; `group/protect.rs` |
+//! | how many pages each group loses | `evict/passes.rs`, `pass`, `shares`; `group/protect.rs` |
 //! | in which order a scan's pages are evicted | five files: see below |
 //! | whether a page at the tail goes, stays or becomes active | `evict/cluster.rs`, `verdict` |
-//! | the effect of a second use; which list gives pages | `lists/policy.rs` |
+//! | the effect of a second use; which list pages are taken from | `lists/policy.rs` |
 //! | when a block counts as used | the callers of `mark_accessed`, listed in `uses.rs` |
 //! | how long a request tries; when it waits for others | `evict/room.rs`, `Rounds` |
 //! | which stores a request may call | `owners/owner.rs`, `Io`; `alloc/request.rs`, `reclaim_io` |
@@ -39,12 +39,12 @@
 //!
 //! **The order in which a scan's pages are evicted.** New blocks come to the head of their group's
 //! inactive list, a batch at a time (`lists/batch.rs`). Reclaim isolates clusters of at most 256
-//! frames from the tail, the oldest first (`isolate` in `lists/lru.rs`). Those that `verdict` gives
-//! up are sorted by file and block number (`by_owner` in `evict/cluster.rs`), so that neighbours
-//! are written and freed together: the order inside a cluster is that of the file, not of age. An
-//! active block goes to the inactive list first, to its head or to its tail as the policy says
-//! (`balance` in `evict/passes.rs`). Looking at mapped pages before memory is full
-//! (`evict/aging.rs`) leaves the unused ones at the tail, in their order.
+//! frames from the tail, the oldest first (`isolate` in `lists/lru.rs`). Those that `verdict`
+//! chooses for eviction are sorted by file and block number (`by_owner` in `evict/cluster.rs`), so
+//! that neighbours are written and freed together: the order inside a cluster is that of the file,
+//! not of age. An active block goes to the inactive list first, to its head or to its tail as the
+//! policy says (`balance` in `evict/passes.rs`). Aging (`evict/aging.rs`), which looks at mapped
+//! pages before memory is full, leaves the unused ones at the tail, in their order.
 //!
 //! **Key types.** [`Pool`]; [`PoolFrame`]: an owned frame with its charge; [`AllocMode`]: how far a
 //! request may go; [`Owner`]: a file that can age, clean and evict its frames; [`Retired`]: what
@@ -62,21 +62,21 @@
 //!    +-------------------------------------- Isolated <---------------- +
 //! ```
 //!
-//! **Locking.** A group's list mutex is held while a few frames are moved, never while an owner is
-//! called, a grace period is waited for, or a store is written. Outside it are the mutex of a
-//! shared batch, and that of a drain of all batches. `Meta::lru` changes under the list mutex of
-//! the frame's group, except when a frame is added, which no other thread can find yet. The retire
-//! queue and the owner table have one mutex each, both innermost. A frame that reclaim has isolated
-//! is named, not held: its owner checks again, under the block's lock, that the frame is still the
-//! owner's.
+//! **Locking.** A group's list mutex is held while a few frames are moved, and never during a call
+//! to an owner, a wait for a grace period, or a write to a store. The mutex of a shared batch and
+//! that of a drain of all batches are outside it. `Meta::lru` changes under the list mutex of the
+//! frame's group, except when a frame is added: no other thread can find that frame yet. The retire
+//! queue and the owner table have one mutex each, both innermost. Reclaim names the frames that it
+//! has isolated, and holds no reference to them. So the owner checks again, under the block's lock,
+//! that a frame is still its own.
 //!
 //! Pairs of operations that may run at the same time, and why each pair is safe:
 //!
 //! - `free` or `lru_remove`, and isolation by reclaim: `Isolated` becomes `None` under the list
 //!   lock, and then the reclaimer does not put the frame back.
-//! - A drain that finds the number of a frame in a batch, or a reclaimer that puts a frame back,
-//!   while the frame has been freed and listed anew: state and group are one word
-//!   (`frame::listing`), which is read again under the list lock.
+//! - A frame that is freed and listed anew, and a drain that finds its old number in a batch, or a
+//!   reclaimer that puts it back: state and group are one word (`frame::listing`), which is read
+//!   again under the list lock.
 //! - `lru_add`, and a drain of all batches: the state is set before the drain can find the frame's
 //!   number (`sync::pending`).
 //! - `mark_accessed`, and `lru_remove` or a drain: the caller's hold keeps the frame from being
@@ -102,7 +102,7 @@
 //! are called with no lock held and only try to take the locks of blocks, so blocks that a hanging
 //! store keeps locked stop no request.
 //!
-//! **Not here.** No thread: [`background`] offers the steps, and the facade runs them. No swap:
+//! **Not here.** Threads: [`background`] offers the steps, and the facade runs them. Swap:
 //! anonymous frames are never listed as evictable.
 
 mod alloc;

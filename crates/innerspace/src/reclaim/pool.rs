@@ -23,7 +23,8 @@ use crate::units::{FrameId, PageCount};
 /// Options of a pool.
 #[derive(Clone, Debug)]
 pub(crate) struct PoolOptions {
-    /// The arena. The root group's limit is its ordinary frames: all but the reserve.
+    /// The arena. The root group's limit is the number of its ordinary frames, which are all but
+    /// the reserve.
     pub(crate) arena: ArenaOptions,
     /// The barrier of the pool's domain; `None` for the best that this machine has.
     pub(crate) barrier: Option<BarrierMode>,
@@ -46,7 +47,8 @@ pub(crate) struct Pool {
     pub(super) progress: Progress,
     pub(crate) background: Background,
     pub(super) sampler: Option<Sampler>,
-    /// Counts calls of [`Pool::next_offset`], by which the rounding of shares is spread.
+    /// The number of calls to [`Pool::next_offset`], which spreads the rounding of shares over
+    /// groups.
     offsets: AtomicU64,
     /// The page table's common leaf of zeros (`space::table`), created when it is first needed.
     pub(crate) zero_leaf: OnceLock<FrameId>,
@@ -128,8 +130,8 @@ impl Pool {
         self.domain.foreign_maker()
     }
 
-    /// Refuses a call in a child of fork(2): `refuse` makes the error of the process that created
-    /// the memory.
+    /// Refuses a call in a child of fork(2): `refuse` makes the error from the ID of the process
+    /// that created the memory.
     #[inline]
     pub(crate) fn check_process<E>(&self, refuse: impl FnOnce(u32) -> E) -> Result<(), E> {
         match self.foreign_maker() {
@@ -162,24 +164,24 @@ impl Pool {
         ((u128::from(turn) * u128::from(total)) >> 64) as u64
     }
 
-    /// Opens a scope for a call to a store, for which something may be set aside: requests of this
-    /// thread to this pool call no store.
+    /// Opens a scope for a call to a store. In it, requests of this thread to this pool call no
+    /// store, and may use the pages in `aside`.
     pub(crate) fn store_scope(&self, aside: Option<Arc<SetAside>>) -> StoreScope {
         StoreScope::open(self.domain.id(), Scope::Store, aside)
     }
 
-    /// Opens a scope for calls to owners: requests of this thread to this pool evict nothing.
+    /// Opens a scope for calls to owners. In it, requests of this thread to this pool evict
+    /// nothing.
     pub(super) fn owner_scope(&self) -> StoreScope {
         StoreScope::open(self.domain.id(), Scope::Owner, None)
     }
 
-    /// Whether this thread is in a [`StoreScope`] of this pool.
+    /// Returns whether this thread is in a [`StoreScope`] of this pool.
     pub(crate) fn in_store_scope(&self) -> bool {
         StoreScope::is_open(self.domain.id())
     }
 
-    /// Returns the share of the uses so far that would have missed with more or less memory, or
-    /// `None` without a sample.
+    /// Returns the miss curve, or `None` if this pool samples no uses.
     pub(crate) fn miss_curve(&self) -> Option<MissCurve> {
         self.sampler.as_ref().map(Sampler::curve)
     }
@@ -240,8 +242,8 @@ impl Pool {
     /// list.
     ///
     /// The frames bypass the magazines, so that they stay contiguous: a stream's pages were read in
-    /// a row and are evicted in a row. A store fills contiguous frames as one piece, and a device
-    /// takes a request of one piece at more than twice the speed of one of 256 pieces.
+    /// order and are evicted in order. A store fills contiguous frames as one piece, and a device
+    /// serves a request of one piece more than twice as fast as one of 256 pieces.
     pub(crate) fn free_evicted(&self, ids: &mut [FrameId]) {
         let group_of = |id: &FrameId| self.frames.meta(*id).group();
         for run in ids.chunk_by_mut(|one, next| group_of(one) == group_of(next)) {
@@ -278,7 +280,7 @@ impl Pool {
         }
     }
 
-    /// Takes a block out of its file, and drops the reference that the file's index had. The caller
+    /// Removes a block from its file, and drops the reference that the file's index had. The caller
     /// holds the block's lock. Views of the block keep the block and this pool alive.
     pub(crate) fn uncache(self: &Arc<Pool>, id: FrameId) -> Dropped {
         self.frames.meta(id).uncache(&self.detached_views, self)
@@ -340,21 +342,22 @@ impl Pool {
         self.lru.shadow_pack(group, pages)
     }
 
-    /// Counts a refault of a block of `pages` pages that had left `shadow`, and decides where the
-    /// block goes. A caller that is about to write the whole block ignores the decision: such a
-    /// refault is not a sign of use.
+    /// Counts a refault of a block of `pages` pages that had left `shadow`, and decides on which
+    /// list the block goes. A caller that is about to write the whole block ignores the decision:
+    /// such a refault is not a sign of use.
     pub(crate) fn refault_decision(&self, shadow: u64, pages: PageCount) -> Refault {
         self.counters.add(Event::Refault, pages.0);
         self.lru.refault(shadow)
     }
 
-    /// Counts a block of `pages` pages that goes to the active list because it was missed soon.
+    /// Counts a block of `pages` pages that goes to the active list because it came back soon after
+    /// its eviction.
     pub(crate) fn count_active_refault(&self, pages: PageCount) {
         self.counters.add(Event::RefaultActivate, pages.0);
     }
 }
 
-/// Deferred work, and the sleep of the service thread.
+/// Deferred work, and waking the service thread.
 impl Pool {
     /// Frees `entry`, which no session can hold, after a grace period. Never waits. May be called
     /// in a section and with locks held.
@@ -370,8 +373,8 @@ impl Pool {
         }
     }
 
-    /// Whether the retire queue has grown so long that [`Pool::flush_retired_if_due`] would flush
-    /// it.
+    /// Returns whether the retire queue has grown so long that [`Pool::flush_retired_if_due`] would
+    /// flush it.
     #[inline]
     pub(crate) fn is_flush_due(&self) -> bool {
         self.retired.is_flush_due()
@@ -386,9 +389,10 @@ impl Pool {
         }
     }
 
-    /// Waits for one grace period, and frees all entries that were retired before the call, except
-    /// those that a session that stays open may hold. Returns how many it freed. The caller is
-    /// outside every section and holds no lock that a section may take.
+    /// Waits for one grace period, and frees the entries that were retired before the call. An
+    /// entry that a session may hold stays in the queue until that session has ended. Returns how
+    /// many entries were freed. The caller is outside every section and holds no lock that a
+    /// section may take.
     pub(crate) fn flush_retired(&self) -> usize {
         if self.retired.len() == 0 {
             return 0;
@@ -434,11 +438,11 @@ impl Pool {
     }
 
     /// Frees all entries that were retired before the call, and waits until other threads have
-    /// freed those that they took out of the queue before. The caller is outside every section and
-    /// holds no lock.
+    /// freed the entries that they had already taken from the queue. The caller is outside every
+    /// section and holds no lock.
     pub(crate) fn finish_retired(&self) {
         // There are two rounds: a mapping freed in the first one may have been the last to keep a
-        // direct-access file, whose entries are then retired in turn.
+        // direct-access file open, whose entries are then retired in turn.
         for _ in 0..2 {
             self.flush_retired();
             self.retired.wait_taken();
@@ -504,7 +508,7 @@ mod for_tests {
             self.lru.sizes(group)
         }
 
-        /// Whether a thread is waiting for entries that another took out of the retire queue.
+        /// Returns whether a thread is waiting for entries that another took from the retire queue.
         #[cfg(all(not(loom), not(shuttle)))]
         pub(crate) fn is_retired_waited_for(&self) -> bool {
             self.retired.is_waited_for()

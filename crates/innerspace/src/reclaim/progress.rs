@@ -16,9 +16,10 @@ pub(crate) struct Progress {
 struct State {
     /// Tickets of the pieces that are under way.
     working: Vec<u64>,
-    /// Tickets given out.
+    /// The number of tickets issued so far.
     started: u64,
-    /// Tickets given back, plus the calls of [`Progress::note_idle`] while none was out.
+    /// The count of ends: pieces of work that have ended, plus the calls to [`Progress::note_idle`]
+    /// while none was under way.
     finished: u64,
 }
 
@@ -55,7 +56,8 @@ impl Progress {
         self.changed.notify_all();
     }
 
-    /// If nothing is under way, ends the waits for the end of any work.
+    /// If no work is under way, counts one more end, so that threads in [`Progress::wait_for_end`]
+    /// return.
     pub(super) fn note_idle(&self) {
         let mut state = self.state.lock();
         if state.working.is_empty() {
@@ -65,20 +67,20 @@ impl Progress {
         }
     }
 
-    /// Returns how many pieces of work have ended so far.
+    /// Returns the count of ends so far, to be passed to the waits below.
     pub(super) fn finished(&self) -> u64 {
         self.state.lock().finished
     }
 
-    /// Waits until some work has ended since the count was `finished`, at most for `timeout`.
+    /// Waits, at most for `timeout`, until the count of ends is no longer `finished`.
     pub(super) fn wait_for_end(&self, finished: u64, timeout: Duration) {
         let is_over = |state: &State| state.finished != finished;
         self.wait(self.state.lock(), Some(timeout), is_over);
     }
 
-    /// Waits until all work that is under way now has ended, at most for `timeout`. Work that
-    /// begins later is not waited for, and the caller has none under way. Returns false if nothing
-    /// is under way and nothing has ended since the count was `finished`.
+    /// Waits, at most for `timeout`, until all work that is under way now has ended. Does not wait
+    /// for work that begins later. The caller has no work under way itself. Returns false if there
+    /// was nothing to wait for, and nothing has ended since the count was `finished`.
     pub(super) fn wait_for_others(&self, finished: u64, timeout: Option<Duration>) -> bool {
         let state = self.state.lock();
         let now = state.started;
@@ -119,7 +121,7 @@ mod for_tests {
     use super::*;
 
     impl Progress {
-        /// Whether a thread is waiting for the end of work.
+        /// Returns whether a thread is waiting for the end of work.
         pub(crate) fn is_waited_for(&self) -> bool {
             self.changed.is_waited_on()
         }

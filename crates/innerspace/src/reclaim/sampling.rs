@@ -3,27 +3,27 @@
 //! The method is SHARDS, after C. Waldspurger, N. Park, A. Garthwaite and I. Ahmad, "Efficient MRC
 //! Construction with SHARDS", FAST 2015. A block is in the sample if its hash is below a threshold,
 //! so either all of its uses are sampled or none. The reuse distance of a use is the number of
-//! other sampled blocks used since the block's last use, divided by the share of blocks sampled. A
-//! cache (LRU) of more pages than that finds the block, a smaller one does not. The sample has a
+//! other sampled blocks used since the block's last use, divided by the share of blocks sampled. An
+//! LRU cache of more pages than that finds the block; a smaller one does not. The sample has a
 //! fixed size: when it has too many blocks, the one with the largest hash leaves, and the threshold
 //! falls to that hash. A block that was not used within four times the memory also leaves, since no
 //! size on the curve would keep it. So a long scan does not thin the sample out. As in the paper's
-//! SHARDS-adj, uses that the sample has too many or too few of are corrected at the shortest
-//! distance.
+//! SHARDS-adj, if the sample has more or fewer uses than its share, the difference is corrected at
+//! the shortest distance.
 //!
-//! Whether a block is sampled is decided once, when it comes in, and noted in
-//! [`Meta::uses`](crate::frame::Meta). A use of a block that is not sampled costs a bit test and a
-//! count that all threads share. That is too much for every hit. So uses are sampled for a
-//! *stretch*, and then not for four hundred times as long. The curve shows the last whole
-//! stretch or, until the first one ends, the first. While nothing is sampled, a use costs a look at
-//! one flag.
+//! Whether a block is sampled is decided once, when it enters the cache, and noted in
+//! [`Meta::uses`](crate::frame::Meta). A use of a block that is not sampled costs a bit test and an
+//! increment of a counter that all threads share. That is too much for every hit. So uses are
+//! sampled for a *stretch*, and then not sampled for four hundred times as long. The curve shows
+//! the last whole stretch or, until the first one ends, the first. While nothing is sampled, a use
+//! costs a look at one flag.
 //!
 //! **Mappings.** An access that finds its page writes nothing, so it leaves no trace. During a
-//! stretch, the page of a sampled block loses its validity as soon as an access has found it (as in
-//! aging; the access goes on). So the next access faults, and is seen, and reclaim is told that the
-//! page was used. Uses of other pages are not even counted. The number of all uses through mappings
-//! is estimated: the uses seen, divided by the share of blocks sampled. For these uses, too many or
-//! too few in the sample are not corrected.
+//! stretch, the accessed bit of a page of a sampled block is cleared as soon as an access has found
+//! the page (as in aging; that access completes). So the next access faults, and is seen. Reclaim
+//! still learns that the page was used. Uses of other pages are not even counted. The number of all
+//! uses through mappings is estimated: the uses seen, divided by the share of blocks sampled. The
+//! number of these uses in the sample is not corrected.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
@@ -45,7 +45,7 @@ const REACH: u64 = 4;
 /// The number of parts that the reach is divided into.
 const PARTS: usize = 1024;
 
-/// The approximate bytes on the heap, at most: the map, the order and the parts.
+/// The most bytes that a sampler has on the heap, approximately: the map, the order and the parts.
 pub(crate) const SAMPLER_BYTES: u64 = (SAMPLE * 200 + PARTS * 8) as u64;
 
 /// The share of uses that would miss, by size of the memory.
@@ -53,8 +53,8 @@ pub(crate) const SAMPLER_BYTES: u64 = (SAMPLE * 200 + PARTS * 8) as u64;
 /// The curve is drawn from a stretch of uses (64 times as many as the memory has pages), as if the
 /// memory had been empty before. It counts uses of file blocks. A call (view, read, write) counts
 /// one use for each of its blocks, and an access through a mapping one use for each of its pages.
-/// Some accesses are not seen: one just after another thread's access to the same page, a store to
-/// two pages together, and accesses by code that translates addresses itself. Pages of anonymous
+/// Some accesses are not seen: one just after another thread's access to the same page, a store
+/// that spans two pages, and accesses by code that translates addresses itself. Pages of anonymous
 /// memory and of direct access files are not counted.
 ///
 /// For calls, the curve is within a few hundredths of the curve of all uses. For mappings, only
@@ -85,7 +85,7 @@ impl MissCurve {
     }
 
     /// Returns the number of uses of sampled blocks that the curve is drawn from. A curve drawn
-    /// from few says little.
+    /// from few uses is unreliable.
     pub fn samples(&self) -> u64 {
         self.samples
     }
@@ -121,7 +121,7 @@ struct State {
     parts: Vec<f64>,
     /// The number of uses with a distance beyond the reach, and of first uses.
     farther: f64,
-    /// The number of all these uses that were through mappings.
+    /// How many of all these uses were through mappings.
     mapped: f64,
     samples: u64,
     began: Instant,
@@ -153,7 +153,7 @@ impl Sampler {
         }
     }
 
-    /// Whether a stretch is under way.
+    /// Returns whether a stretch is under way.
     #[inline(always)]
     pub(crate) fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
@@ -192,7 +192,7 @@ impl Sampler {
     }
 
     /// Begins another stretch when it is time, and returns whether it did. The share of blocks that
-    /// are sampled stays as it is, since blocks are marked already.
+    /// are sampled stays as it is, since the blocks in the cache are already marked.
     pub(crate) fn tick(&self, now: Instant) -> bool {
         let mut state = self.state.lock();
         if self.on.load(Ordering::Relaxed) || now < state.next {
@@ -207,7 +207,7 @@ impl Sampler {
         true
     }
 
-    /// Marks a block that comes in if it is sampled.
+    /// Marks a block that enters the cache, if it is in the sample.
     pub(crate) fn mark(&self, meta: &Meta) {
         let hash = hash(meta.owner(), meta.index());
         if hash < self.threshold.load(Ordering::Relaxed) {
@@ -268,8 +268,8 @@ impl Sampler {
         true
     }
 
-    /// Removes the block with the largest hash, and all others with the same hash. Scales earlier
-    /// counts down.
+    /// Removes the block with the largest hash, and all others with the same hash. Scales the
+    /// earlier counts down to the new threshold.
     fn shrink(&self, state: &mut State, threshold: u64) {
         let hash_of = |key: &Key| hash(key.0, key.1);
         let largest = state.blocks.keys().map(hash_of).max().unwrap_or(0);
@@ -330,7 +330,7 @@ impl State {
     }
 }
 
-/// Hashes a block's name to `HASH_BITS` bits (the finisher of splitmix64).
+/// Hashes a block's owner and index to `HASH_BITS` bits (the finisher of splitmix64).
 fn hash(owner: u32, index: u64) -> u64 {
     let mut x = index ^ u64::from(owner) << 40;
     x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

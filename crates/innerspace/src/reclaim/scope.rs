@@ -1,5 +1,5 @@
-//! The state of this thread towards a pool: whether it is in a call to a store, or in a trial,
-//! whose requests may be refused.
+//! What this thread is doing for a pool: whether it is in a call to a store or an owner, or in a
+//! trial.
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
@@ -11,7 +11,7 @@ use crate::units::PageCount;
 crate::sync::thread_local! {
     /// The scopes that this thread is in.
     static SCOPES: RefCell<Vec<Open>> = const { RefCell::new(Vec::new()) };
-    /// The refusal of the last request that failed in a call to a store.
+    /// The last request of this thread that failed in a call to a store.
     static SHORT: RefCell<Option<Short>> = const { RefCell::new(None) };
     /// How often this thread has skipped a file whose store it may not call.
     static SKIPPED: Cell<u64> = const { Cell::new(0) };
@@ -21,15 +21,15 @@ crate::sync::thread_local! {
 /// What a thread in a scope is calling.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Scope {
-    /// A store: its requests evict what is clean, or use what was set aside for them.
+    /// A store. Its requests evict clean pages, or use the pages that were set aside for them.
     Store,
-    /// An owner, for reclaim or for the background: nothing is evicted below it.
+    /// An owner, for reclaim or for the background. Its requests evict nothing.
     Owner,
 }
 
 /// A request that found no room.
 struct Short {
-    /// The memory.
+    /// The memory to which the request was made.
     of: Weak<dyn Reclaimer>,
     group: GroupId,
     payer: GroupId,
@@ -42,8 +42,8 @@ struct Open {
     aside: Option<Arc<SetAside>>,
 }
 
-/// While it lives, this thread calls a store or an owner for the pool: its requests to the pool
-/// call no store. Not `Send`.
+/// A call of this thread to a store or an owner for a pool, until this is dropped. Meanwhile, the
+/// thread's requests to the pool call no store. Not `Send`.
 #[must_use = "the scope ends when this is dropped"]
 #[derive(Debug)]
 pub(crate) struct StoreScope {
@@ -53,8 +53,8 @@ pub(crate) struct StoreScope {
 }
 
 impl StoreScope {
-    /// Opens a scope for the pool whose domain has this number. What is set aside is for the
-    /// requests in it.
+    /// Opens a scope for the pool whose domain has this number. `aside` holds the pages that the
+    /// requests in the scope may use.
     pub(super) fn open(pool: u64, scope: Scope, aside: Option<Arc<SetAside>>) -> StoreScope {
         let open = Open { pool, scope, aside };
         let _ = SCOPES.try_with(|scopes| scopes.borrow_mut().push(open));
@@ -65,14 +65,14 @@ impl StoreScope {
         }
     }
 
-    /// Whether this thread is in a scope of this pool. A thread whose locals are destroyed counts
-    /// as in a scope.
+    /// Returns whether this thread is in a scope of this pool. A thread whose locals are destroyed
+    /// counts as in a scope.
     pub(super) fn is_open(pool: u64) -> bool {
         StoreScope::innermost(pool).is_some()
     }
 
-    /// Returns the scope of this pool that this thread opened last. A thread whose locals are gone
-    /// already may be calling an owner.
+    /// Returns the scope of this pool that this thread opened last. Returns [`Scope::Owner`] if the
+    /// thread's locals are destroyed, since it may be calling an owner.
     pub(super) fn innermost(pool: u64) -> Option<Scope> {
         let is_of = |open: &&Open| open.pool == pool;
         let find = |open: &[Open]| open.iter().rfind(is_of).map(|open| open.scope);
@@ -80,8 +80,8 @@ impl StoreScope {
         scope.unwrap_or(Some(Scope::Owner))
     }
 
-    /// Returns the first result for what is set aside in the scopes of this pool, from the
-    /// innermost outwards.
+    /// Calls `lend` with the pages set aside in each scope of this pool, from the innermost
+    /// outwards, until it returns a result.
     pub(super) fn aside<T>(pool: u64, lend: impl FnMut(&SetAside) -> Option<T>) -> Option<T> {
         let of_pool = |open: &&Open| open.pool == pool;
         let first = |open: &[Open]| {
@@ -94,13 +94,14 @@ impl StoreScope {
         lent.unwrap_or(None)
     }
 
-    /// Whether this thread is in a scope of any pool.
+    /// Returns whether this thread is in a scope of any pool.
     pub(crate) fn is_any_open() -> bool {
         let open = SCOPES.try_with(|scopes| !scopes.borrow().is_empty());
         open.unwrap_or(true)
     }
 
-    /// Notes that a request in a call to a store has failed: `group` had no room for `payer`.
+    /// Notes that a request in a call to a store has failed: `group`, in the memory `of`, had no
+    /// room for a request of `payer`.
     pub(super) fn note_short(of: &Arc<dyn Reclaimer>, group: GroupId, payer: GroupId) {
         if StoreScope::is_any_open() {
             let of = Arc::downgrade(of);
@@ -108,9 +109,9 @@ impl StoreScope {
         }
     }
 
-    /// Makes room where this thread's last request in a call to a store found none, which may have
-    /// been in another memory. Nothing is locked, and no store is being called. Returns the pages
-    /// freed; `None` if there was no such request.
+    /// Makes room in the group that had none for this thread's last request in a call to a store.
+    /// The group may be in another memory. The caller holds no lock and is in no call to a store.
+    /// Returns the pages freed; `None` if there was no such request, or its memory is gone.
     pub(crate) fn make_room_where_short(pages: PageCount) -> Option<PageCount> {
         let Short { of, group, payer } = SHORT.try_with(RefCell::take).unwrap_or(None)?;
         Some(of.upgrade()?.reclaim(group, pages, Some(payer)))
@@ -137,13 +138,13 @@ impl Drop for StoreScope {
     }
 }
 
-/// How a refusal of this thread's requests is counted.
+/// How refusals of this thread's requests are counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Refusals {
-    /// It is counted immediately.
+    /// Refusals are counted immediately.
     Counted,
-    /// It is kept until the trial ends. This is the last one, with its pool and group; earlier ones
-    /// did not end the trial.
+    /// The last refusal is kept, as its pool and group, until the trial ends. Earlier ones did not
+    /// make the trial fail.
     Kept(Option<(u64, GroupId)>),
 }
 
@@ -157,7 +158,7 @@ impl Refusals {
     }
 }
 
-/// A span in which refusals are counted immediately, also within a trial: this thread is in a call
+/// A span in which refusals are counted immediately, even within a trial: this thread is in a call
 /// to a store or to a user's code, whose requests are not part of the trial. Lasts until this is
 /// dropped.
 #[must_use = "it ends when this is dropped"]

@@ -4,13 +4,13 @@
 //! # When a block counts as used
 //!
 //! - a view: `cache/read/take_view.rs`, `take_cached`, `take_held`
-//! - a read that does not go on where the last one in the block ended: `cache/read/copy.rs`,
+//! - a read that does not continue where the last read of the block ended: `cache/read/copy.rs`,
 //!   `is_new_use`; a read through a `BlockReader`: `cache/read/block_reader.rs`
 //! - a write, or a store over a hole: `cache/lookup/get.rs`, for lookups with `Get::ACCESSED`; a
 //!   block that is new as a whole: `cache/write/new_blocks.rs`, which makes it with REFERENCED
-//! - accesses through a mapping: together one use for each look of reclaim at the page. They set
-//!   the accessed bit (VALID_R or VALID_X, `space/table/pte.rs`). Reclaim collects it by
-//!   `Owner::age`, and calls [`Pool::used_through_mapping`].
+//! - accesses through a mapping: all those between two looks of reclaim at the page count as one
+//!   use. They set the accessed bit (VALID_R or VALID_X, `space/table/pte.rs`). Reclaim collects it
+//!   by `Owner::age`, and calls [`Pool::used_through_mapping`].
 //!
 //! None of these is a use: read-ahead, fault-around, a prefetch, an uncached read. A block that
 //! comes back soon after its eviction may become active immediately: `lists/refault.rs`.
@@ -42,31 +42,31 @@ impl Pool {
         }
     }
 
-    /// Makes a block hot if it has all marks and need not be sampled, so that its next use does no
-    /// marking. Called after a use of the block, which the caller holds.
+    /// Makes a block hot if it has all marks and uses are not being sampled. Its next use then does
+    /// no marking. Called after a use of the block, which the caller holds.
     #[inline]
     pub(crate) fn warm_if_marked(&self, id: FrameId) {
         let meta = self.frames.meta(id);
         if meta.is_marked() && !self.samples() {
             meta.warm();
-            // A sampling stretch that began meanwhile may have cooled this block before it was made
-            // hot here. A thread that sees that stretch's change of the hold word also sees that
-            // sampling is on.
+            // A sampling stretch may have begun meanwhile, and have cooled this block before it was
+            // made hot here. The change of the hold word above then sees that change, and so the
+            // check below sees that sampling is on.
             if self.samples() {
                 meta.hold.cool();
             }
         }
     }
 
-    /// Whether uses are sampled now.
+    /// Returns whether uses are sampled now.
     #[inline(always)]
     pub(crate) fn samples(&self) -> bool {
         self.sampler.as_ref().is_some_and(Sampler::is_on)
     }
 
     /// Samples a use of a page of this block through a mapping. The caller is in a section. Returns
-    /// whether the next use has to be seen as well. Then the caller clears the accessed bit, which
-    /// is kept in [`Uses::TOUCHED`].
+    /// whether the page's next use has to be seen too. If so, the caller clears the accessed bit,
+    /// and [`Uses::TOUCHED`] keeps it for reclaim.
     #[cold]
     pub(crate) fn sample_mapped(&self, head: FrameId) -> bool {
         let meta = self.frames.meta(head);
@@ -89,8 +89,8 @@ impl Pool {
         }
     }
 
-    /// Makes the next use of each block by a call visible, and the next use of each sampled page
-    /// that is mapped.
+    /// Makes visible the next use of each block by a call, and the next use of each sampled page
+    /// through a mapping.
     fn age_samples(&self) {
         for meta in self.frames.metas() {
             meta.hold.cool();

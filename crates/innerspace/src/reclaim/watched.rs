@@ -2,7 +2,7 @@
 //! the generations of the spaces that watch the page.
 //!
 //! A thread that makes a page writable first calls [`WatchedPages::stored`], in the same section. A
-//! call on the file that writes to mapped pages calls it afterwards. See `space::code`.
+//! call that writes to mapped pages of the file calls `stored` afterwards. See `space::code`.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,14 +15,14 @@ use crate::sync::{Arc, Mutex};
 pub(crate) struct WatchedPages {
     /// The number of watched pages: most calls find 0 and need not lock the map.
     count: AtomicUsize,
-    /// The generations to advance, by the file's key, the page's number and the generation's
-    /// address.
+    /// The generations to advance, keyed by file, page number and the address of the generation.
     pages: Mutex<BTreeMap<(usize, u64, usize), Arc<AtomicU64>>>,
 }
 
 impl WatchedPages {
-    /// Makes stores to the page advance `generation` until [`WatchedPages::forget`]. Stores that
-    /// were already allowed are over after a grace period.
+    /// Makes stores to the page advance `generation` until [`WatchedPages::forget`]. A fault that
+    /// does not see this watch is over after a grace period; the caller then revokes the page's
+    /// writable translations.
     pub(crate) fn watch(&self, file: usize, page: u64, generation: &Arc<AtomicU64>) {
         let mut pages = self.pages.lock();
         let of = (file, page, Arc::as_ptr(generation).addr());
@@ -30,7 +30,7 @@ impl WatchedPages {
         self.count.store(pages.len(), Ordering::Release);
     }
 
-    /// Ends what [`WatchedPages::watch`] began.
+    /// Undoes [`WatchedPages::watch`].
     pub(crate) fn forget(&self, file: usize, page: u64, generation: &Arc<AtomicU64>) {
         let mut pages = self.pages.lock();
         let of = (file, page, Arc::as_ptr(generation).addr());
@@ -38,8 +38,8 @@ impl WatchedPages {
         self.count.store(pages.len(), Ordering::Release);
     }
 
-    /// Advances the generations of these pages. They have been written to, or become writable in
-    /// the section in which this is called.
+    /// Advances the generations of the spaces that watch these pages. The pages have been written
+    /// to, or become writable in the section in which this is called.
     #[inline]
     pub(crate) fn stored(&self, file: usize, pages: Range<u64>) {
         if self.count.load(Ordering::Acquire) != 0 {
@@ -52,8 +52,8 @@ impl WatchedPages {
         let pages = self.pages.lock();
         let stored = pages.range((file, pages_of.start, 0)..(file, pages_of.end, 0));
         for generation in stored.map(|(_, generation)| generation) {
-            // Release: a thread that sees the new generation also sees that the page may have
-            // changed.
+            // Release: a thread that sees the new generation also sees what a call wrote to the
+            // page before this.
             generation.fetch_add(1, Ordering::AcqRel);
         }
     }

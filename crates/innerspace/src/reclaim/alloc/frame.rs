@@ -12,7 +12,8 @@ use crate::units::FrameId;
 #[must_use = "dropping a frame frees it and gives its charge back"]
 #[derive(Debug)]
 pub(crate) struct PoolFrame<'p> {
-    // The fields are dropped in this order: a charge that succeeds must find the frame.
+    // Fields are dropped in this order. The frame is freed before its charge is given back, so that
+    // a charge that succeeds finds a frame.
     frame: OwnedFrame<'p>,
     charge: Charge<'p>,
     pool: &'p Pool,
@@ -50,8 +51,7 @@ impl<'p> DerefMut for PoolFrame<'p> {
 }
 
 impl<'p> PoolFrame<'p> {
-    /// Gives frames up, and returns the blocks that they make at the next places of a window. The
-    /// frames stay charged.
+    /// Exchanges frames for the next blocks of a window, and returns these. They keep the charges.
     pub(crate) fn place(frames: Vec<PoolFrame<'p>>, window: &mut Window<'p>) -> Vec<PoolFrame<'p>> {
         let Some(pool) = frames.first().map(|frame| frame.pool) else {
             return Vec::new();
@@ -88,7 +88,7 @@ impl PoolFrame<'_> {
         self.publish_as(kind, initial)
     }
 
-    /// Sets the kind, and then does [`PoolFrame::publish`].
+    /// Sets the kind, then makes the frame visible as [`PoolFrame::publish`] does.
     #[inline(always)]
     pub(crate) fn publish_as(mut self, kind: Kind, initial: HoldState) -> FrameId {
         self.frame.set_kind(kind);

@@ -8,8 +8,8 @@ use crate::reclaim::pool::Pool;
 use crate::stats::Event;
 use crate::units::{FrameId, PageCount};
 
-/// The number of frames in a run: as many as a full magazine gives away together, so that
-/// neighbours stay together there.
+/// The number of frames in a run: as many as a full magazine passes on at once, so that neighbours
+/// stay together.
 const RUN: usize = HALF;
 
 /// Drops references of owners one after the other, and frees the frames in runs. A frame in a run
@@ -33,8 +33,8 @@ impl<'p> Freeing<'p> {
         }
     }
 
-    /// Drops the reference of the caller's owner to a frame in no file, and frees the block if that
-    /// was the last hold.
+    /// Drops an owner's reference to a frame that is in no file, and frees the block if that was
+    /// the last hold.
     #[inline]
     pub(crate) fn put(&mut self, id: FrameId) {
         let meta = self.pool.frames.meta(id);

@@ -7,15 +7,16 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, failpoint};
 use crate::units::PageCount;
 
-/// Pages that stay charged although no bytes use them, so that bytes that come and go do not charge
-/// each time; and pages charged in advance: one page and a part of another.
+/// The number of pages charged beyond those that the bytes fill: one for the page that they fill in
+/// part, and one so that bytes that come and go need no charge each time.
 const AHEAD: u64 = 2;
 
 /// The pages that a group is charged for memory on the heap. Dropping this gives them back.
 ///
-/// A thread that adds or gives back bytes settles them itself: it changes the bytes first and reads
-/// `pages` afterwards. Here `pages` is changed first and the bytes are read afterwards. All are
-/// SeqCst, so one of the two sees the other. No thread waits for another here.
+/// A thread that adds or gives back bytes first changes the bytes, and then reads `pages` in
+/// [`HeapCharge::settle`]. A thread that charges first changes `pages`, and then reads the bytes.
+/// All these accesses are SeqCst, so at least one of the two sees the other's change, and settles.
+/// No thread waits for another here.
 pub(crate) struct HeapCharge {
     pool: Arc<Pool>,
     group: Group,
@@ -38,8 +39,8 @@ impl HeapCharge {
     }
 
     /// Charges for this many bytes, and some more, so that the next few bytes need no charge.
-    /// Called before something is added. The caller is outside every section. The call may reclaim,
-    /// as `mode` says; then the caller has nothing locked.
+    /// Called before something is added. The caller is outside every section, and holds no lock if
+    /// `mode` lets the call reclaim.
     ///
     /// # Errors
     /// The errors of [`Pool::charge`], in which case nothing has changed.
@@ -54,16 +55,16 @@ impl HeapCharge {
             let charge = self.pool.charge(self.group(), PageCount(short), mode)?;
             let _group = charge.commit();
             self.pages.fetch_add(short, Ordering::SeqCst);
-            // Two threads at the same time may have charged too much, and a thread that gave memory
-            // back meanwhile may have settled by an older number.
+            // Two threads that charge at the same time may have charged too much. A thread that
+            // gave memory back meanwhile may have settled by an older value of `pages`.
             self.settle(bytes);
         }
         Ok(())
     }
 
-    /// Gives back excess pages. Additions were paid for in advance. Where concurrent threads have
-    /// added more, the excess is charged if there is room, and otherwise by the next call of
-    /// [`HeapCharge::pay_ahead`]. Never waits.
+    /// Gives back excess pages. If concurrent threads have added more bytes than were paid for in
+    /// advance, charges the missing pages if there is room; otherwise the next call to
+    /// [`HeapCharge::pay_ahead`] charges them. Never waits.
     pub(crate) fn settle(&self, bytes: impl Fn() -> u64) {
         loop {
             let pages = self.pages.load(Ordering::SeqCst);

@@ -32,7 +32,8 @@ use crate::sync::{Rank, order};
 use crate::units::{FrameId, PageCount};
 
 /// How many pages one round of direct reclaim frees beyond the need, so that not every request
-/// reclaims: a 64th of the group between these two bounds, and no more than a sixteenth.
+/// reclaims: a 64th of the group's limit, within these two bounds, but no more than a sixteenth of
+/// the limit.
 const EXTRA_PAGES: u64 = 32;
 const MOST_EXTRA_PAGES: u64 = 256;
 
@@ -107,12 +108,13 @@ enum Attempt {
 
 /// Requests and their hits.
 impl Pool {
-    /// Allocates a block of `1 << order` frames charged to `group`. Its bytes are those that its
-    /// last user left.
+    /// Allocates a block of `1 << order` frames charged to `group`. Its bytes are whatever its last
+    /// user left.
     ///
     /// # Errors
-    /// The group, or one above it, is full (or the arena has no such block) and stayed so within
-    /// the bounds of `mode`. The error says what holds the memory; nothing was charged.
+    /// The group, or one above it, is full, or the arena has no such block, and the call could not
+    /// change that within the bounds of `mode`. The error says what holds the memory. Nothing was
+    /// charged.
     #[inline]
     pub(crate) fn alloc(
         &self,
@@ -152,8 +154,8 @@ impl Pool {
         }
     }
 
-    /// Calls [`Pool::alloc_from_thread_cache`] for a caller that may wait, and [`Pool::alloc`] if
-    /// that returns none.
+    /// Does what [`Pool::alloc_from_thread_cache`] does, for a caller that may wait, and that calls
+    /// [`Pool::alloc`] if this returns `None`.
     #[inline(always)]
     pub(crate) fn alloc_page_from_thread_cache(
         &self,
@@ -164,9 +166,9 @@ impl Pool {
         self.alloc_from_thread_cache(group)
     }
 
-    /// Returns a frame, if the charge is in this thread's stock and the frame in its magazine, or
-    /// can be loaded there. Also returns, as a hint, the frame that this thread gets next, if it is
-    /// known. May be called inside a section.
+    /// Returns a frame if this thread's stock pays for it, and the thread's magazine has one or can
+    /// be loaded. Also returns, as a hint, the frame that this thread gets next, if it is known.
+    /// May be called inside a section.
     #[inline(always)]
     pub(crate) fn alloc_from_thread_cache(
         &self,
@@ -186,9 +188,10 @@ impl Pool {
         self.attempt(group, 0, Reach::High).ok()
     }
 
-    /// Returns up to `most` frames of one page, at most a first batch, as many as the thread's
-    /// stock, or a batch for it, pays for. So a small memory, or a group near its limit, gives few
-    /// or none. Waits as [`AllocMode::Wait`] does, but not for memory.
+    /// Returns up to `most` frames of one page, and no more than a first batch. Stops when the
+    /// thread's stock is empty and gets no further batch, or no frame is free. So in a small
+    /// memory, or in a group near its limit, there are few or none. The caller may wait, as for
+    /// [`AllocMode::Wait`], but the call does not wait for memory.
     pub(crate) fn alloc_some(&self, group: GroupId, most: usize) -> Vec<PoolFrame<'_>> {
         AllocMode::Wait.check_order();
         age_if_due(self);
@@ -207,7 +210,7 @@ impl Pool {
         }
     }
 
-    /// Charges, then takes a frame: a refused request has touched none.
+    /// Charges, then takes a frame, so that a refused request has touched no frame.
     #[inline(always)]
     fn attempt(&self, group: GroupId, order: u8, reach: Reach) -> Result<PoolFrame<'_>, Stuck> {
         let charge = self.groups.charge(group, PageCount(1 << order), reach)?;
@@ -293,8 +296,8 @@ impl Pool {
         let mut rounds = Rounds::new();
         loop {
             let room = self.make_room(stuck.group(), self.need(stuck, pages), io, &mut rounds);
-            // This is tried even if no room was made: other threads may have freed some before this
-            // one looked for them.
+            // This is tried even if no room was made, since other threads may have freed memory
+            // meanwhile.
             match attempt(Attempt::Again) {
                 Ok(got) => return Ok(got),
                 Err(still) => stuck = still,
@@ -303,7 +306,8 @@ impl Pool {
                 break;
             }
         }
-        // Dirty blocks may hold all memory that could be freed, and wait for this very call.
+        // All memory that could be freed may be in dirty blocks, whose write may wait for this very
+        // request.
         if let Ok(got) = attempt(Attempt::SetAside) {
             return Ok(got);
         }
@@ -317,9 +321,9 @@ impl Pool {
         Err(self.limit_error(stuck.group(), pages, reason))
     }
 
-    /// Handles a request of `payer` that succeeded. If a group is over its `high` with it, frees
-    /// some pages, and slows down if that does not help. A request that may not wait succeeds a
-    /// little above the mark, and is refused beyond (M9).
+    /// Finishes a request of `payer` that succeeded. If the charge has taken a group over its
+    /// `high`, frees some pages, and slows the caller down if that does not help. A request that
+    /// may not wait succeeds a little above `high`, and is refused further above it (M9).
     #[cold]
     fn relieve(
         &self,
@@ -356,20 +360,21 @@ impl Pool {
         Ok(())
     }
 
-    /// Returns which stores a request with this mode may call in this place in order to make room;
-    /// `None` if it may make none. A store's own requests to another pool may call stores there,
-    /// but files that may be above the store are skipped.
+    /// Returns which stores a request with this mode may call to make room, in the scope that the
+    /// thread is in; `None` if it may not make room. A store's own requests to another pool may
+    /// call stores there, but files that may be above the store are skipped.
     fn reclaim_io(&self, payer: GroupId, mode: AllocMode) -> Option<Io> {
         match (mode, StoreScope::innermost(self.domain.id())) {
             (AllocMode::NoWait, _) => None,
-            // This is read-ahead in a call to a store, or an owner that reclaim has called.
+            // This is read-ahead in a call to a store, or a request by an owner that reclaim has
+            // called.
             (AllocMode::NoIo, Some(_)) | (_, Some(Scope::Owner)) => None,
             (AllocMode::NoIo, None) | (_, Some(Scope::Store)) => Some(Io::Forbidden),
             (AllocMode::Wait, None) => Some(Io::Of(payer)),
         }
     }
 
-    /// Makes a block of single frames, which may lie anywhere.
+    /// Makes a block of single frames, which need not be consecutive.
     fn gather(&self, order: u8) -> Option<OwnedFrame<'_>> {
         if order == 0 || self.frames.free_frames() < 1 << order {
             return None;
@@ -385,15 +390,15 @@ impl Pool {
         let max = self.groups.limit(group);
         let missing = match stuck {
             Stuck::Charge(_) => (usage + pages.0).saturating_sub(max),
-            // There are free frames, but they are not adjacent, or are in other threads' magazines.
-            // So room is made for one more whole block.
+            // There may be free frames that are not adjacent, or are in other threads' magazines.
+            // So room is made for two whole blocks.
             Stuck::NoFrame => pages.0 * 2,
         };
         let extra = (max / 64).clamp(EXTRA_PAGES, MOST_EXTRA_PAGES);
         PageCount(missing + extra.min(max / 16))
     }
 
-    /// Creates the error for a request that has failed.
+    /// Counts a request that has failed, and creates its error.
     pub(crate) fn limit_error(
         &self,
         group: GroupId,
@@ -405,8 +410,8 @@ impl Pool {
     }
 }
 
-/// Slows a caller down by how far its group is over `high`: not at all up to a sixteenth, then up
-/// to a tenth of a second.
+/// Sleeps if the caller's group is over `high` by more than a sixteenth: the further, the longer,
+/// up to a tenth of a second. Does not sleep if `io` forbids calls to stores.
 fn slow_down(over: u64, high: u64, io: Io) {
     if io == Io::Forbidden || over <= high / 16 {
         return;

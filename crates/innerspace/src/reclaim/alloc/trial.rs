@@ -1,13 +1,13 @@
-//! Trials: if a refusal may be resolved before the caller learns of it, it is counted only if it is
-//! not resolved.
+//! Trials: a refusal may still be resolved before the caller learns of it. A trial counts a refusal
+//! only if it is not resolved.
 
 use crate::group::GroupId;
 use crate::reclaim::pool::Pool;
 use crate::reclaim::scope::Refusals;
 use crate::stats::Event;
 
-/// A span in which refusals of this thread's requests are held back. When this is dropped, the last
-/// refusal has made the trial fail, and is counted. A trial within another leaves that to the outer
+/// A span in which refusals of this thread's requests are held back. Dropping this counts the last
+/// refusal, which has made the trial fail. A trial within another leaves the counting to the outer
 /// one.
 #[must_use = "the trial ends when this is dropped"]
 pub(crate) struct Trial<'p> {
@@ -48,7 +48,7 @@ impl Drop for Trial<'_> {
     }
 }
 
-/// Counts a request that has failed, or holds that back while this thread is in a trial.
+/// Counts a request that has failed, or keeps the refusal while this thread is in a trial.
 pub(crate) fn note_failure(pool: &Pool, group: GroupId) {
     match Refusals::now() {
         Refusals::Counted => count_failure(pool, group),

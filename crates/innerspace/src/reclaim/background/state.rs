@@ -11,7 +11,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex};
 use crate::units::PageCount;
 
-/// If more than this many hundredths of the memory are dirty, blocks of any age are written.
+/// If more than this percentage of the memory is dirty, blocks of any age are written.
 const DIRTY_PERCENT: u64 = 20;
 
 /// The state of the background work of one pool.
@@ -24,8 +24,8 @@ pub(crate) struct Background {
     /// The number of dirty pages above which blocks of any age are written.
     pub(super) most_dirty: u64,
     pub(super) evicting: AtomicBool,
-    /// The tick, plus 1, in which eviction last found nothing. Eviction is not tried again in that
-    /// tick.
+    /// One more than the number of the tick in which eviction last freed nothing; 0 if none.
+    /// Eviction is not tried again in that tick.
     pub(super) futile_at: AtomicU64,
     /// The number of calls of `tick`.
     pub(super) clock: AtomicU64,
@@ -35,8 +35,8 @@ pub(crate) struct Background {
     pub(super) last_owner: AtomicU32,
     /// Whether reclaim met dirty blocks that it needs written.
     pub(super) flush_wanted: AtomicBool,
-    /// The groups that were over their `high` when a request that could not wait noticed it. A step
-    /// looks at these alone, so that the groups of one tenant delay no step for another.
+    /// The groups that were found over their `high` by requests that could not wait. A step looks
+    /// at these alone, so that the groups of one tenant delay no step for another.
     pub(super) over_high: Mutex<BTreeSet<GroupId>>,
     /// Whether a step was requested since the service thread last woke. Only that thread clears the
     /// flag: the work of a `tick` may already be over when the next step is requested.
@@ -79,7 +79,7 @@ impl Background {
         }
     }
 
-    /// Whether [`Background::begin_service`] was called.
+    /// Returns whether [`Background::begin_service`] was called.
     pub(crate) fn is_served(&self) -> bool {
         self.served.load(Ordering::Relaxed)
     }
@@ -90,7 +90,7 @@ impl Background {
     }
 
     /// Waits until the number of flushes that are over is no longer `before`, at most for
-    /// `timeout`. Returns false if no thread makes flushes.
+    /// `timeout`. Returns false if no threads of the memory make flushes.
     pub(crate) fn wait_for_flush(&self, before: u64, timeout: Duration) -> bool {
         let is_served = self.is_served();
         if is_served {
@@ -122,7 +122,8 @@ impl Background {
     /// Requests a step, and wakes the service thread if there is one.
     #[cold]
     pub(crate) fn kick(&self) {
-        // Release: the thread that takes the request finds the work that it is for.
+        // Release: pairs with the swap in `wait_for_work`, so that the service thread finds the
+        // work that was requested.
         if !self.wanted.swap(true, Ordering::Release) {
             // The mutex is taken so that a thread between its check and its sleep is not missed.
             drop(self.sleep.lock());
@@ -137,7 +138,8 @@ impl Background {
         if !self.wanted.load(Ordering::Relaxed) {
             let _ = self.wake.wait_timeout(guard, at_most);
         }
-        // Acquire, and a swap: pairs with each `kick` up to here.
+        // Acquire: pairs with the swap in `kick`. It is a swap because a plain store would not
+        // acquire what each `kick` so far has released.
         self.wanted.swap(false, Ordering::Acquire);
     }
 }
@@ -147,7 +149,7 @@ mod for_tests {
     use super::*;
 
     impl Background {
-        /// Whether a step is requested, so that the service thread would not sleep.
+        /// Returns whether a step is requested, so that the service thread would not sleep.
         pub(crate) fn is_kicked(&self) -> bool {
             self.wanted.load(Ordering::Relaxed)
         }

@@ -68,16 +68,16 @@ impl Pool {
         self.free_beside(self.groups.charged(GroupId::ROOT))
     }
 
-    /// Returns how many pages are free when this many are used, as far as there are frames for
-    /// them.
+    /// Returns how many pages are free if `used` pages are in use, but no more than there are free
+    /// frames beyond the reserve.
     fn free_beside(&self, used: PageCount) -> PageCount {
         let frames = self.frames.free_frames();
         let frames = frames.saturating_sub(self.frames.reserve());
         PageCount(self.max_pages().saturating_sub(used.0).min(frames.into()))
     }
 
-    /// Returns the free pages, including those in stock if that makes them enough. Then the stocks
-    /// are drained, or a step would be requested again.
+    /// Returns the number of free pages. If they are not enough, counts the pages in stock as free
+    /// too. If only those make it enough, drains the stocks, or a step would be requested again.
     fn free_with_stocks(&self, is_enough: impl Fn(PageCount) -> bool) -> PageCount {
         let free = self.free_pages();
         if is_enough(free) {
@@ -98,8 +98,8 @@ impl Pool {
         PageCount(self.counters.sum(Event::PgDirtied).saturating_sub(cleaned))
     }
 
-    /// Advances the clock by one tick: drains batches, then makes steps until nothing is left to
-    /// do, at most [`TICK_STEPS`] of them.
+    /// Advances the clock by one tick: drains batches and stocks, then makes steps until nothing is
+    /// left to do, at most [`TICK_STEPS`] of them.
     pub(crate) fn tick(&self) {
         self.background.clock.fetch_add(1, Ordering::Relaxed);
         self.lru.drain_batches(&self.frames);
@@ -185,10 +185,10 @@ impl Pool {
         if more { Step::More } else { Step::Idle }
     }
 
-    /// Calls one owner to write: blocks of any age if too many are dirty, otherwise old ones. Where
-    /// threads of the memory write, calls all owners that have such blocks. An owner that is listed
-    /// during the walk may be called in the next one only: its blocks are young, and if too many
-    /// are dirty, the next step walks again.
+    /// Calls owners to write, until one has written something: blocks of any age if too many are
+    /// dirty, otherwise old ones. Where threads of the memory write, owners write nothing in the
+    /// call, so all of them are called. An owner that is listed during the walk may be called only
+    /// in the next one. Its blocks are young, and if too many are dirty, the next step walks again.
     fn write_old_blocks(&self) -> Step {
         let background = &self.background;
         let dirty = self.dirty_pages().0;
@@ -231,7 +231,7 @@ impl Pool {
             return Step::Idle;
         }
         background.flushed_at.store(now, Ordering::Relaxed);
-        // If no flush is pending, this ends the wait of those that wait for one.
+        // If no flush is under way, this ends the waits for one.
         background.flushing.note_idle();
         Step::Idle
     }

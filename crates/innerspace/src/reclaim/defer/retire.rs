@@ -1,10 +1,9 @@
 //! The queue of entries that are unreachable already, but may be freed only after a grace period
 //! (I6).
 //!
-//! A flush waits for no session for long. An entry of a space with a session that does not end is
-//! held back until the session has ended. It does not count towards the length at which a flush is
-//! due. A flush looks at the owners of such entries, and leaves the entries of each where they are
-//! until they can go.
+//! A flush waits for sessions only briefly. If a session does not end, the entries that it may hold
+//! are *held back* until it has ended. They do not count towards the length at which a flush is
+//! due. They are kept by owner (the space), so a flush looks at each owner, and not at each entry.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -13,7 +12,7 @@ use crate::reclaim::progress::{Progress, Working};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, Rank, failpoint};
 
-/// The number of entries at which the queue is to be flushed at the next safe point.
+/// The number of fresh entries at which the queue is to be flushed at the next safe point.
 const FLUSH_AT: usize = 64;
 
 crate::sync::thread_local! {
@@ -31,7 +30,7 @@ pub(crate) struct RetireQueue<T> {
     fresh: AtomicUsize,
     /// The number of entries that are held back. A hint, too.
     held: AtomicUsize,
-    /// The batches that are not freed yet.
+    /// The batches that were taken and are not freed yet.
     freeing: Progress,
 }
 
@@ -40,7 +39,8 @@ pub(crate) type Entry<T> = (u64, T);
 
 struct State<T> {
     fresh: Vec<Entry<T>>,
-    /// The entries that are held back, by owner, each with the number of batches taken before.
+    /// The entries that are held back, by owner, each with the number of batches taken before it
+    /// was held back.
     held: BTreeMap<u64, Vec<(u64, T)>>,
     /// The number of batches taken so far, which is the number of the next one.
     taken: u64,
@@ -62,7 +62,7 @@ impl<T> Default for RetireQueue<T> {
     }
 }
 
-/// Entries taken out of the queue. They count as freed when this is dropped.
+/// Entries taken from the queue. They count as freed when this is dropped.
 #[must_use = "the entries count as freed when this is dropped"]
 pub(crate) struct Batch<'q, T> {
     queue: &'q RetireQueue<T>,
@@ -72,12 +72,12 @@ pub(crate) struct Batch<'q, T> {
 }
 
 impl<T> Batch<'_, T> {
-    /// Returns the entries whose owners are free, and holds the others back. A grace period has
-    /// passed since the batch was taken, and `is_free` says which owners have no session that was
-    /// open then.
+    /// Returns the entries whose owners are free, and holds the others back. The caller has waited
+    /// for a grace period since the batch was taken. `is_free` says which owners have no session
+    /// that was open then.
     ///
-    /// Entries of these owners that were held back before the batch was taken come with it. Those
-    /// that another thread has held back since are left: they may have been retired after the grace
+    /// Also returns entries of free owners that were held back before the batch was taken. Those
+    /// that another thread has held back since stay: they may have been retired after the grace
     /// period began.
     pub(crate) fn take_free(&mut self, is_free: impl Fn(u64) -> bool) -> Vec<T> {
         let mut fresh = std::mem::take(&mut self.entries);
@@ -85,7 +85,8 @@ impl<T> Batch<'_, T> {
             .extract_if(.., |(owner, _)| !is_free(*owner))
             .collect();
         let fresh = fresh.into_iter().map(|(_, entry)| entry);
-        // What was held back before was counted under the mutex that `take` has locked since.
+        // Entries held back before were counted under the mutex that `take` locked afterwards, so
+        // this load sees them.
         if back.is_empty() && self.queue.held() == 0 {
             return fresh.collect();
         }
@@ -127,13 +128,13 @@ impl<T> RetireQueue<T> {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Whether the queue is so long that it should be flushed.
+    /// Returns whether the queue is so long that it should be flushed.
     #[inline]
     pub(crate) fn is_flush_due(&self) -> bool {
         self.fresh.load(Ordering::Relaxed) >= FLUSH_AT
     }
 
-    /// Adds an entry. Returns whether the queue has just become long.
+    /// Adds an entry. Returns whether a flush has just become due.
     pub(crate) fn push(&self, entry: Entry<T>) -> bool {
         let mut state = self.state.lock();
         state.fresh.push(entry);
@@ -141,7 +142,7 @@ impl<T> RetireQueue<T> {
         state.fresh.len() == FLUSH_AT
     }
 
-    /// Whether an entry of this owner is held back.
+    /// Returns whether an entry of this owner is held back.
     pub(crate) fn holds(&self, owner: u64) -> bool {
         self.held() > 0 && self.state.lock().held.contains_key(&owner)
     }
@@ -150,7 +151,8 @@ impl<T> RetireQueue<T> {
         self.fresh.store(state.fresh.len(), Ordering::Relaxed);
     }
 
-    /// Takes the fresh entries, if there are any, or others that are held back.
+    /// Takes the fresh entries as a batch, which is empty if all entries are held back. Returns
+    /// `None` if there are no entries at all.
     pub(crate) fn take(&self) -> Option<Batch<'_, T>> {
         if self.len() == 0 {
             return None;
@@ -191,7 +193,7 @@ mod for_tests {
     use super::*;
 
     impl<T> RetireQueue<T> {
-        /// Whether a thread is waiting for a batch that another one frees.
+        /// Returns whether a thread is waiting for a batch that another one frees.
         pub(crate) fn is_waited_for(&self) -> bool {
             self.freeing.is_waited_for()
         }

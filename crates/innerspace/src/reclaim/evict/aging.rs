@@ -2,7 +2,7 @@
 //!
 //! A page that a fault has just brought in has its accessed bit set, and so has a page that has
 //! been used a thousand times. If reclaim looked at pages only when it needed one, it could not
-//! tell the two apart, and would take the older. So once a group is half full, each batch of new
+//! tell the two apart, and would evict the older. So once a group is half full, each batch of new
 //! pages causes a look at twice as many pages from the tail of the group's inactive list. Pages
 //! that were used go to the head, referenced; those that are used again before the next look become
 //! active. The rest stay at the tail, to be evicted first.
@@ -55,7 +55,7 @@ fn age_tail(pool: &Pool, group: GroupId) {
     // All frames of a small group may be isolated here. Since this thread counts as working, a
     // request that finds nothing on its lists waits for it, and is not refused.
     let _working = pool.progress.begin();
-    // In this scope, requests of owners do not come back here.
+    // In this scope, requests made by owners evict nothing, so they do not come back here.
     let _scope = pool.owner_scope();
     let mut cluster = Cluster::new(pool, Io::Forbidden);
     cluster.take(group, ListKind::Inactive, LOOKS);

@@ -69,7 +69,7 @@ enum Verdict {
     Clean,
 }
 
-/// Frames taken off a list, and what became of earlier ones.
+/// Frames taken off a list, and the results of this call so far.
 pub(super) struct Cluster<'p> {
     pub(super) pool: &'p Pool,
     /// The stores that the call may use; a pass may use fewer.
@@ -105,7 +105,7 @@ impl<'p> Cluster<'p> {
     }
 
     /// Clears the accessed bits of those taken frames that are mapped and that `which` accepts, and
-    /// notes which had one set. Each owner is called once for a row of adjacent blocks.
+    /// notes which had one set. Each owner is called once for each run of consecutive blocks.
     pub(super) fn age(&mut self, which: impl Fn(&Meta) -> bool) {
         let Cluster {
             pool, taken, used, ..
@@ -127,8 +127,9 @@ impl<'p> Cluster<'p> {
                     if uses.has(Uses::TOUCHED) && uses.clear(Uses::TOUCHED) {
                         used.insert(*id);
                     }
-                    // A page mapped by fault-around was still marked as awaited. From now on it can
-                    // be evicted with its neighbours, so that their frames are free in a row.
+                    // A page that fault-around mapped is still marked as read ahead. It has been
+                    // used now, so reclaim need not wait for its reader any more. It can be evicted
+                    // together with its neighbours, which keeps their free frames contiguous.
                     if used.contains(id) && uses.has(Uses::AHEAD) {
                         uses.clear(Uses::AHEAD);
                     }
@@ -170,8 +171,9 @@ impl<'p> Cluster<'p> {
     }
 }
 
-/// Whether this is the first time that reclaim meets a page that was read ahead. Pages that were
-/// used before it also stay for another round, so its reader may not have come this far yet.
+/// Returns whether reclaim meets a page that was read ahead for the first time, and notes that it
+/// has met it. Pages that the reader uses earlier also stay for another round, so the reader may
+/// not have come this far yet.
 pub(super) fn is_awaited(meta: &Meta) -> bool {
     let is_met_first = meta.uses.has(Uses::AHEAD) && !meta.uses.has(Uses::PASSED_OVER);
     if is_met_first {
@@ -180,8 +182,8 @@ pub(super) fn is_awaited(meta: &Meta) -> bool {
     is_met_first
 }
 
-/// Whether a frame cannot be evicted now: it is being freed, in use, or has become active since it
-/// was isolated.
+/// Returns whether a frame cannot be evicted now: it is being freed, in use, or has become active
+/// since it was isolated.
 fn is_in_use(hold: HoldState, flags: FlagSet) -> bool {
     let in_hand = flags.intersects(FlagSet::LOCKED | FlagSet::WRITEBACK | FlagSet::ACTIVE);
     let is_held = hold.views() > 0 || hold.refs() > 1 || hold.has_writer();
@@ -242,7 +244,7 @@ fn evict_chosen(
     evict.append(&mut clean);
     by_owner(pool, &mut evict, |owner, frames| {
         panics.catch(|| {
-            // Read before the eviction: frames that were evicted may be in other blocks after it.
+            // Read before the eviction: afterwards, evicted frames may be in other blocks.
             let pages = pages_of(pool.frames.meta(frames[0]));
             let count = owner.evict(frames, io);
             done.freed.0 += count.freed.0;
@@ -257,7 +259,7 @@ fn evict_chosen(
     panics.go_on();
 }
 
-/// Calls `each` once for each owner with its frames, in the order of their index in the owner.
+/// Calls `each` once for each owner with its frames, in the order of their block numbers.
 fn by_owner(pool: &Pool, frames: &mut [FrameId], mut each: impl FnMut(&dyn Owner, &[FrameId])) {
     let key = |id: &FrameId| {
         let meta = pool.frames.meta(*id);

@@ -21,22 +21,22 @@ use crate::reclaim::pool::Pool;
 use crate::stats::Event;
 use crate::units::PageCount;
 
-/// The fewest frames of a cluster, if there are as many and no protection keeps them.
+/// The fewest frames of a cluster, unless the list has fewer, or protection leaves fewer.
 const CLUSTER: usize = 32;
 
 /// The most frames of a cluster: a request of the usual size to a store. Each cluster of mapped
-/// pages costs a grace period, and frames that are freed together come out of the allocator in a
-/// row.
+/// pages costs a grace period, and frames that are freed together are later allocated as contiguous
+/// ones.
 const MOST_CLUSTER: u64 = 256;
 
-/// A cluster is this part of the evictable pages, within these bounds.
+/// A cluster is 1 / `CLUSTER_PART` of the evictable pages, within the bounds above.
 const CLUSTER_PART: u64 = 64;
 
-/// The last pass moves this part of an active list at a time, as often as it has to. A loop over
-/// slightly more pages than memory has, all of which become active after some rounds, thus keeps
-/// most of its pages. Such a loop finds 36 % of its pages with eighths of the list, 28 % with
-/// halves, 29 % with sixteenths, 27 % if the whole list is moved at once, and none if only as many
-/// pages are moved as have to be freed.
+/// The last pass moves 1 / `FORCED_PART` of an active list at a time, as often as needed. This
+/// serves a loop over slightly more pages than memory has, all of which become active after some
+/// rounds. Such a loop finds 36 % of its pages with eighths of the list, 28 % with halves, 29 %
+/// with sixteenths, 27 % if the whole list is moved at once, and none if only as many pages are
+/// moved as have to be freed.
 const FORCED_PART: u64 = 8;
 
 /// The number of passes before the last one.
@@ -51,7 +51,7 @@ struct Share {
     group: GroupId,
     /// The number of the pass.
     pass: u32,
-    /// The call's count of freed pages at which the group has given enough.
+    /// The count of pages freed in the call at which this group's share is freed.
     enough: u64,
     /// The number of frames of a cluster.
     cluster: usize,
@@ -69,7 +69,7 @@ impl Share {
 /// Frees about `target` pages charged to `group` or below it, or all that can be freed if those are
 /// fewer. No section is open, and the caller is counted as working.
 pub(super) fn shrink(pool: &Pool, group: GroupId, target: PageCount, io: Io) -> Shrunk {
-    // In this scope, requests of owners do not come back here.
+    // In this scope, requests made by owners evict nothing, so they do not come back here.
     let _scope = pool.owner_scope();
     pool.lru.drain_batches(&pool.frames);
     let mut cluster = Cluster::new(pool, io);
@@ -176,9 +176,9 @@ impl Cluster<'_> {
         }
     }
 
-    /// Looks at the whole of both lists until enough pages are freed. Active blocks are used most.
-    /// So they are evicted last, even recently used ones, and one part of the list at a time, so
-    /// that the others keep their places.
+    /// Looks at the whole of both lists until enough pages are freed. Active blocks are used most,
+    /// so they are evicted last; those used recently are not spared. They are moved one part of the
+    /// list at a time, so that the others keep their places.
     fn force(&mut self, share: Share) {
         let sizes = self.pool.lru.sizes(share.group);
         self.shrink_inactive(share, sizes.inactive.0);
@@ -192,14 +192,15 @@ impl Cluster<'_> {
             active = active.saturating_sub(moved);
             self.shrink_inactive(share, moved);
         }
-        // The scans of the moved frames may have met others that cannot be evicted and were nearer
-        // to the tail. So the list is scanned once more.
+        // Each scan above was as long as the part just moved. It may have met frames nearer to the
+        // tail that cannot be evicted, and so missed some of that part. So the list is scanned once
+        // more.
         let inactive = self.pool.lru.sizes(share.group).inactive.0;
         self.shrink_inactive(share, inactive);
     }
 
-    /// Moves frames from the tail of the active list to the inactive one while the policy says so.
-    /// Returns how many pages it looked at.
+    /// Moves frames from the tail of the active list to the inactive one while the policy says so,
+    /// or always in the last pass. Returns how many pages it looked at.
     fn balance(&mut self, share: Share, scan: u64) -> u64 {
         let pool = self.pool;
         let policy = pool.lru.policy;
@@ -263,9 +264,9 @@ impl Cluster<'_> {
     }
 }
 
-/// Splits `want` pages among groups in proportion to their weights. No page is lost to rounding:
-/// the shares add up, and with a different `offset` in each call, small groups also get their part
-/// in the long run.
+/// Splits `want` pages among groups in proportion to their weights. The shares add up to `want`.
+/// `offset` decides how they are rounded: if it differs from call to call, small groups also get
+/// their part in the long run.
 fn shares(want: u64, weights: &[u64], offset: u64) -> Vec<u64> {
     let total: u64 = weights.iter().sum();
     let up_to = |sum: u64| {

@@ -18,9 +18,9 @@ use crate::units::PageCount;
 /// others have made.
 const ROUNDS: u32 = 64;
 
-/// How many rounds may free nothing because other threads had isolated the frames. A round is not
-/// counted if a block that could not be evicted has come free, because there is something to evict
-/// now. If that block could not be written, the round is counted.
+/// The most rounds that may free nothing, as when other threads have isolated the frames. A round
+/// is not counted if its wait ended because a block was unlocked or written: there is something to
+/// evict now. It is counted if writing that block failed.
 const VAIN_ROUNDS: u32 = 3;
 
 /// How long one round waits for a session that keeps memory from being freed.
@@ -65,9 +65,9 @@ impl Pool {
     /// Makes one round. Frees frames that wait for a grace period, or else about `target` pages of
     /// `group`. If nothing was freed, waits for threads that may free something.
     ///
-    /// Returns how many pages of the group were freed. If these are 0, pages of other groups may
-    /// have been, or another thread was at work: the caller tries again. Returns `None` if nothing
-    /// was freed and there is nothing to wait for.
+    /// Returns how many pages of the group were freed. If none were, pages of other groups may have
+    /// been freed, or another thread may have freed some: the caller tries again. Returns `None` if
+    /// nothing was freed and there is nothing to wait for.
     pub(crate) fn make_room(
         &self,
         group: GroupId,
@@ -98,7 +98,7 @@ impl Pool {
         Some(PageCount(0))
     }
 
-    /// Waits for threads that may free something. Returns `None` if no thread is about to.
+    /// Waits for threads that may free something. Returns `None` if there is no such thread.
     fn wait_for_memory(
         &self,
         finished: u64,
@@ -113,8 +113,8 @@ impl Pool {
             return Some(Waited::Perhaps);
         }
         if io == Io::Forbidden || StoreScope::is_any_open() {
-            // The caller may hold a block that other threads need, or the one that reclaim met. So
-            // it yields, but does not wait.
+            // The caller may hold a block that other threads need, or the very block that reclaim
+            // could not evict. So it yields, but does not wait.
             thread::yield_now();
             return (self.progress.finished() != finished).then_some(Waited::Perhaps);
         }
@@ -122,8 +122,9 @@ impl Pool {
             && self.frames.meta(id).hold.try_get_cached()
         {
             let end = self.frames.lock_of(id).wait(bit, deadline(OTHERS_WAIT));
-            // A block whose write failed still cannot be evicted. It does not count as come free,
-            // or it would be tried again and again, by a store that may take long to fail.
+            // A block whose write failed still cannot be evicted. It does not count as having come
+            // free: otherwise it would be tried again and again, and the store may take long to
+            // fail each time.
             let flags = self.frames.meta(id).flags.load();
             let failed = flags.contains(FlagSet::DIRTY | FlagSet::ERROR);
             self.put(id);
@@ -132,7 +133,7 @@ impl Pool {
                 _ => Some(Waited::Perhaps),
             };
         }
-        // Waits for a flush that the background was requested to do, or else for other threads.
+        // Waits for a flush that was requested of the background, or else for other threads.
         if (shrunk.dirty.0 > 0 && self.background.wait_for_flush(flushes, OTHERS_WAIT))
             || self.progress.wait_for_others(finished, Some(OTHERS_WAIT))
         {
@@ -144,8 +145,8 @@ impl Pool {
         })
     }
 
-    /// Frees `pages` of `group` and those below it, and returns how many. `io` says which stores
-    /// may be called.
+    /// Frees about `pages` pages of `group` and the groups below it. Returns how many were freed.
+    /// `io` says which stores may be called.
     pub(crate) fn reclaim_for(&self, group: GroupId, pages: PageCount, io: Io) -> PageCount {
         if self.foreign_maker().is_some() {
             return PageCount(0);

@@ -3,9 +3,9 @@
 //!
 //! Each thread has the batch with its number, to which it alone adds, by plain stores. Threads with
 //! higher numbers share a few batches, each with a mutex. `sync::pending` has the protocol: the
-//! mark is `LruState::Batch`, and it is changed back under the lock of the lists of the frame's
-//! group. So a frame is taken out of a batch, or changed there, in the same way as on a list. Its
-//! number stays behind in the batch and means nothing.
+//! mark is `LruState::Batch`, and it is cleared under the lock of the lists of the frame's group.
+//! So a frame is removed from a batch, or changed there, in the same way as on a list. Its number
+//! stays behind in the batch, without effect.
 //!
 //! A frame that was freed may be in a batch again, for another group, while a drain still finds its
 //! old number: `frame::listing` tells the two apart.

@@ -93,18 +93,18 @@ impl Lru {
     }
 
     /// Locks the lists of the group that a frame is charged to. Returns `None` if the frame is no
-    /// longer where it was `seen`, which was not [`LruState::None`].
+    /// longer where it was `seen`. The caller saw it in another state than [`LruState::None`].
     pub(super) fn lock_at(&self, meta: &Meta, seen: Listing) -> Option<LockedLists<'_>> {
         meta.lru.lock_at(seen, |group| self.lock(GroupId(group)))
     }
 
-    /// Whether some group's inactive list has grown by a batch.
+    /// Returns whether some group's inactive list has grown by a batch.
     #[inline]
     pub(crate) fn is_aging_due(&self) -> bool {
         self.aging_due.0.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns the last group whose inactive list has grown by a batch, each only once.
+    /// Returns the group whose inactive list was the last to grow by a batch, and forgets it.
     pub(crate) fn take_aging_due(&self) -> Option<GroupId> {
         let number = self.aging_due.0.swap(0, Ordering::Relaxed).checked_sub(1)?;
         Some(GroupId(number as u16))
@@ -209,8 +209,9 @@ impl Lru {
         }
     }
 
-    /// Moves a frame to the unevictable list, or from there to the list that its flags name. A
-    /// frame in a batch goes to the latter in any case.
+    /// Moves a frame to the unevictable list, or from there to the list that its flags name. With
+    /// [`Evictable::Yes`], a frame in a batch is left there, since a drain moves it to that list.
+    /// An isolated frame is left isolated.
     pub(crate) fn set_evictable(&self, frames: &Frames, id: FrameId, to: Evictable) {
         let metas = frames.metas();
         let meta = &metas[id.index()];
@@ -274,7 +275,7 @@ impl Lru {
         self.put_back_to(frames, ids, End::Back, ListKind::by_flags);
     }
 
-    /// Puts isolated frames back on the inactive list. The flag ACTIVE is cleared under the list's
+    /// Puts isolated frames back on the inactive list. Clears the flag ACTIVE under the list's
     /// lock: a frame that was freed meanwhile, and is active in its new use, keeps its list and
     /// flag.
     pub(crate) fn put_back_inactive(&self, frames: &Frames, ids: &[FrameId], end: End) {

@@ -1,9 +1,9 @@
 //! The eviction policies: the choices in which eviction algorithms differ.
 //!
 //! All policies share the mechanism: two lists for each group, frames isolated in clusters, owners
-//! that age, write and evict. A policy decides what a second use does, which list gives frames, and
-//! what happens to a frame at the tail of either list. It keeps no state, and decides by flags,
-//! uses and list sizes alone.
+//! that age, write and evict. A policy decides what a second use does, from which list frames are
+//! taken, and what happens to a frame at the tail of either list. It keeps no state, and decides by
+//! flags, uses and list sizes alone.
 //!
 //! S3-FIFO is after J. Yang, Y. Zhang, Z. Qiu, Y. Yue and K. V. Rashmi, "FIFO Queues are All You
 //! Need for Cache Eviction", SOSP 2023:
@@ -36,21 +36,22 @@ pub enum EvictionPolicy {
     S3Fifo,
 }
 
-/// With two lists, a distance is short if it is at most this part of both lists together.
+/// With two lists, a distance is short if it is less than 1 / `SHORT_PART` of both lists together.
 const SHORT_PART: u64 = 8;
 
-/// With S3-FIFO, the small queue is this part of both queues together.
+/// With S3-FIFO, the small queue is 1 / `SMALL_PART` of both queues together.
 const SMALL_PART: u64 = 10;
 
 impl EvictionPolicy {
-    /// Whether a second use moves a block on the inactive list to the active one now. If not, it is
-    /// remembered, and the block moves when it reaches the tail.
+    /// Returns whether a second use moves a block on the inactive list to the active one now. If
+    /// not, the use is remembered, and the block moves when it reaches the tail.
     pub(super) fn activates_now(self) -> bool {
         self == EvictionPolicy::TwoLists
     }
 
-    /// Whether the active list gives frames to the inactive one now. With two lists it does while
-    /// it is the longer one, with S3-FIFO while the small queue is no larger than its part.
+    /// Returns whether frames are to be moved from the active list to the inactive one: with two
+    /// lists, while the active list is the longer one; with S3-FIFO, while the small queue is no
+    /// larger than its part.
     pub(crate) fn takes_from_active(self, sizes: &ListSizes) -> bool {
         match self {
             EvictionPolicy::TwoLists => sizes.inactive < sizes.active,
@@ -58,9 +59,9 @@ impl EvictionPolicy {
         }
     }
 
-    /// Returns the end of the inactive list to which a frame goes that was at the tail of the
-    /// active list and was not used since reclaim last looked at it. At the front, it passes
-    /// through the list once more; at the back, it is evicted next.
+    /// Returns the end of the inactive list to which a frame from the tail of the active list goes,
+    /// if it was not used since reclaim last looked at it. At the front, it passes through the list
+    /// once more; at the back, it is evicted next.
     pub(crate) fn demotes_to(self) -> End {
         match self {
             EvictionPolicy::TwoLists => End::Front,
@@ -68,8 +69,8 @@ impl EvictionPolicy {
         }
     }
 
-    /// Whether a block that returns after this many evictions and activations belongs on the active
-    /// list.
+    /// Returns whether a block that comes back after this many evictions and activations belongs on
+    /// the active list.
     ///
     /// With two lists, had the active list been shorter by the distance, the block would have
     /// stayed. So it competes with the active blocks. The same holds for a distance that is short

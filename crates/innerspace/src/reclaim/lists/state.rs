@@ -32,7 +32,7 @@ impl ListKind {
     pub(crate) const ALL: [ListKind; 3] =
         [ListKind::Inactive, ListKind::Active, ListKind::Unevictable];
 
-    /// Returns the list on which a frame belongs by its flags.
+    /// Returns the list that a frame's flags name.
     pub(crate) fn by_flags(meta: &Meta) -> ListKind {
         match meta.flags.load().contains(FlagSet::ACTIVE) {
             true => ListKind::Active,

@@ -12,7 +12,7 @@ pub(crate) struct OwnerId(pub(crate) u32);
 /// Which stores may be called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Io {
-    /// The stores of the files for which this group, or one below it, pays: it is the group that
+    /// The stores of files for which this group, or one below it, pays. This group is the one that
     /// needs the memory.
     Of(GroupId),
     /// No store: dirty blocks stay.
@@ -20,8 +20,8 @@ pub(crate) enum Io {
 }
 
 impl Io {
-    /// Whether the stores of a group may be called. `path` has the numbers of the group and of
-    /// those above it.
+    /// Returns whether the stores of a group may be called. `path` has the numbers of the group and
+    /// of those above it.
     pub(crate) fn includes(self, mut path: impl Iterator<Item = GroupId>) -> bool {
         match self {
             Io::Of(payer) => path.any(|group| group == payer),
@@ -45,7 +45,8 @@ pub(crate) struct EvictCount {
 /// A request of the background step that an owner write blocks, oldest first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FlushRequest {
-    /// The last tick at which the blocks to write became dirty; `u64::MAX` for blocks of any age.
+    /// Blocks that became dirty in this tick or earlier are to be written; `u64::MAX` for blocks of
+    /// any age.
     pub(crate) dirtied_by: u64,
     /// The most pages to write.
     pub(crate) pages: PageCount,
@@ -59,7 +60,7 @@ impl FlushRequest {
         pages: PageCount(2048),
     };
 
-    /// Whether blocks are chosen by their age.
+    /// Returns whether blocks are chosen by their age.
     pub(crate) fn is_of_age(&self) -> bool {
         self.dirtied_by < u64::MAX
     }
@@ -82,18 +83,18 @@ pub(crate) trait Owner: Send + Sync {
     /// call makes the sync where `io` includes the owner.
     fn evict(&self, frames: &[FrameId], io: Io) -> EvictCount;
 
-    /// Called when the last hold on a block that could not be filled is gone. The last holder may
-    /// have been another owner, which had found the frame while the frame was that owner's. Takes
-    /// innermost locks only.
+    /// Called when the last hold on a block that could not be filled is gone. The last hold may be
+    /// another owner's, taken while the frame still belonged to that owner. Takes innermost locks
+    /// only.
     fn failed_block_freed(&self, _frame: FrameId) {}
 
     /// Writes dirty blocks back, where `io` includes the owner. The blocks stay cached. Returns how
-    /// many pages were written. An owner whose store fails skips calls of its own accord.
+    /// many pages were written. An owner whose store fails may skip calls.
     fn clean(&self, frames: &[FrameId], io: Io) -> PageCount;
 
     /// Writes back blocks that the background step requests, oldest first, or leaves them to a
-    /// thread of the memory. Returns how many pages were written here. Called for owners that have
-    /// called `Owners::set_flushable`, which they undo here when they have no dirty blocks. Others
+    /// thread of the memory. Returns how many pages were written here. Called for owners that are
+    /// listed by `Owners::set_flushable`; an owner without dirty blocks unlists itself here. Others
     /// need not implement this.
     fn flush(&self, _request: &FlushRequest) -> PageCount {
         PageCount(0)

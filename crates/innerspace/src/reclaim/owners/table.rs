@@ -15,7 +15,7 @@ struct Table {
     /// `owners[n]` is owner `n + 1`.
     owners: Vec<Option<Weak<dyn Owner>>>,
     free: Vec<u32>,
-    /// The owners that may have blocks to write, and some that had.
+    /// The owners that may have blocks to write: all that have some, and some that no longer do.
     flushable: BTreeSet<u32>,
 }
 
@@ -35,7 +35,8 @@ impl Default for Owners {
 }
 
 impl Owners {
-    /// Makes frames with the returned number in their metadata evictable through `owner`.
+    /// Registers `owner` and returns its number. Frames with this number in their metadata are
+    /// evicted through it.
     pub(crate) fn register(&self, owner: Weak<dyn Owner>) -> OwnerId {
         let mut table = self.table.lock();
         match table.free.pop() {
@@ -50,7 +51,7 @@ impl Owners {
         }
     }
 
-    /// Frees an owner's number. No frame has it any more.
+    /// Frees an owner's number, which no frame may have any more.
     pub(crate) fn unregister(&self, id: OwnerId) {
         let mut table = self.table.lock();
         let gone = table.owners[id.0 as usize - 1].take();
@@ -63,7 +64,7 @@ impl Owners {
         self.table.lock().get(id.0)
     }
 
-    /// Lists an owner among those that the background asks to write, or unlists it. Takes an
+    /// Lists an owner among those that the background calls to write, or unlists it. Takes an
     /// innermost lock only.
     pub(crate) fn set_flushable(&self, id: OwnerId, flushable: bool) {
         let mut table = self.table.lock();
