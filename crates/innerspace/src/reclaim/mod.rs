@@ -82,13 +82,13 @@
 //! - `mark_accessed`, and `lru_remove` or a drain: the caller's hold keeps the frame from being
 //!   freed, and the state is checked again under the list lock.
 //! - `shrink` and `shrink`: isolation gives a frame to one reclaimer alone.
-//! - Deletion of a group, and `shrink`: lists are never moved. A deleted group's lists are found
-//!   through the tree until they are empty.
+//! - Deletion of a group, and `shrink`: the lists stay where they are, and are found through the
+//!   tree until they are empty.
 //!
 //! **Neighbours.** Below: `frame`, `group`, `sync`, `stats`. Above: `cache` (registers files as
 //! owners), `space`.
 //!
-//! **Tenants.** A request calls the stores only of files for which its own group, or one below it,
+//! **Tenants.** A request calls only the stores of files for which its own group, or one below it,
 //! pays ([`Io::Of`]). From other groups it takes clean pages only, as far as `low` and `min` allow.
 //! Data of other groups that is not yet written or synced is written by the background: each file
 //! in its own lane of the memory's threads, one flush at a time, so that a store that hangs holds

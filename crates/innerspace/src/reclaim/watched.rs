@@ -2,7 +2,7 @@
 //! the generations of the spaces that watch the page.
 //!
 //! A thread that makes a page writable first calls [`WatchedPages::stored`], in the same section. A
-//! call that writes to mapped pages of the file calls `stored` afterwards. See `space::code`.
+//! call that writes to mapped pages of a file calls `stored` afterwards. See `space::code`.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

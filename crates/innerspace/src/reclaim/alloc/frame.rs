@@ -8,7 +8,7 @@ use crate::reclaim::pool::Pool;
 use crate::stats::Event;
 use crate::units::FrameId;
 
-/// An owned frame with its charge. Dropping it gives both back; after publishing, both stay.
+/// An owned frame with its charge. Dropping it gives both back, unless it was published.
 #[must_use = "dropping a frame frees it and gives its charge back"]
 #[derive(Debug)]
 pub(crate) struct PoolFrame<'p> {

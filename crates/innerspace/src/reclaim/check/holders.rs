@@ -44,7 +44,8 @@ fn walk_lists(pool: &Pool, group: GroupId, holders: &mut Holders) -> u64 {
     locked.isolated() + sizes.evictable() + sizes.unevictable.0
 }
 
-/// Adds a frame to the first row that applies. A frame that could be evicted is in no row.
+/// Adds a frame's pages to the first count of `holders` that applies. A frame that could be evicted
+/// is in none.
 fn classify(meta: &Meta, holders: &mut Holders) {
     let (hold, flags, pages) = (meta.hold.load(), meta.flags.load(), pages_of(meta));
     let row = if hold.views() > 0 {

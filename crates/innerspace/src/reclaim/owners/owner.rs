@@ -78,9 +78,9 @@ pub(crate) trait Owner: Send + Sync {
     fn age(&self, blocks: Range<u64>, used: &mut dyn FnMut(u64));
 
     /// Evicts clean blocks. The steps are: try_lock, revoke, one grace period for all, freeze,
-    /// removal from the index (leaving `Pool::shadow_pack`), `Pool::free`. Blocks that are dirty,
-    /// viewed or busy stay, and are counted as busy. If some can be evicted only after a sync, this
-    /// call makes the sync where `io` includes the owner.
+    /// removal from the index (leaving the shadow that `Pool::shadow_pack` returns), `Pool::free`.
+    /// Blocks that are dirty, viewed or busy stay, and are counted as busy. If some can be evicted
+    /// only after a sync, this call makes the sync where `io` includes the owner.
     fn evict(&self, frames: &[FrameId], io: Io) -> EvictCount;
 
     /// Called when the last hold on a block that could not be filled is gone. The last hold may be
