@@ -1,5 +1,5 @@
 //! Sections and grace periods: how a thread uses a translation or an index node without a shared
-//! write, and how another takes it away.
+//! write, and how another thread takes it away.
 //!
 //! A [`Participant`] is the side of a reader that other threads see: a counter that is odd while
 //! the reader is in a *section*, and a mailbox. Each accessor owns one. Any other thread that walks
@@ -34,7 +34,7 @@
 //!
 //! A thread that is about to wait for others first leaves the sections of its own sessions, and
 //! sets their `pending` ([`suspend_sessions`], called by every lock and wait of `sync`). While an
-//! access itself is under way the session is not registered (`end_session`), so no wait leaves its
+//! access is under way its session is not registered (`end_session`), so a wait does not leave that
 //! section.
 //!
 //! A session may stay open for as long as the program likes. A grace period therefore waits only
@@ -46,13 +46,15 @@
 //! # Many accessors
 //!
 //! A grace period looks at the readers that are *online*. An accessor begins offline and goes
-//! online in its next section ([`offline`]), so accessors that are not in use cost nobody anything.
+//! online in its next section ([`offline`]), so accessors that are not in use cost a grace period
+//! nothing.
 //!
 //! # Rules
 //!
-//! Nothing in a section sleeps, allocates frames, charges or does I/O. `synchronize` is never
-//! called inside a section of the same thread (except in sessions, which are suspended), nor while
-//! a lock is held that a section may take.
+//! Nothing in a section sleeps, waits for memory or does I/O. A section may take a frame and its
+//! charge if both are available immediately. `synchronize` is never called inside a section of the
+//! same thread (except in sessions, which are suspended), nor while a lock is held that a section
+//! may take.
 //!
 //! Locking: the list of participants and each mailbox have a mutex of their own. Only the
 //! allocator's locks are further in.
@@ -108,7 +110,7 @@ pub(crate) struct Domain {
     /// Whether readers fence when they enter. It changes only with the list of participants locked
     /// ([`fencing`]).
     fenced: AtomicBool,
-    /// The nanoseconds that a heavy barrier took at the time when readers were told to fence.
+    /// The nanoseconds that a heavy barrier took when readers were last told to fence.
     barrier_cost: AtomicU64,
     /// The number of grace periods that have begun, which is also the number of the latest one.
     grace_periods: AtomicU64,
@@ -228,8 +230,9 @@ impl Domain {
     /// Returns the readers that are in a section now, each with the state that was read. Any other
     /// reader finds the words as the caller has changed them.
     fn open_sections(&self) -> Vec<(Arc<Participant>, u64)> {
-        // The list may change once it is unlocked. A reader that registers later has nothing cached
-        // and, because it takes this lock after us, reads the words as we left them.
+        // The list may change once it is unlocked. A reader that registers later has nothing
+        // cached. It takes this lock after the caller, so it reads the words as the caller left
+        // them.
         let participants = match self.mode {
             BarrierMode::Membarrier => self.ordered(),
             // The read-modify-writes of `state` order everything.
@@ -268,8 +271,8 @@ impl Domain {
     }
 
     /// Waits until the reader has left the section with the state `seen`. If `sessions` is `None`,
-    /// the wait also ends when that section has become a session's. Returns `false` if a session
-    /// has not ended in the time that `sessions` allows.
+    /// the wait also ends when that section has become a session's. Returns `false` if a session is
+    /// still in that section after the time that `sessions` allows.
     fn wait_for(
         &self,
         participant: &Participant,
@@ -285,7 +288,8 @@ impl Domain {
                 return true;
             }
             let is_brief = is_session && sessions == Some(SessionWait::Briefly);
-            // Relaxed: a hint. Each section has a number of its own.
+            // Relaxed: a hint that this section was waited for in vain. Each section has a number
+            // of its own.
             if is_brief && participant.idle.load(Ordering::Relaxed) == seen | SESSION {
                 return false;
             }
@@ -337,8 +341,8 @@ pub(crate) struct Sections {
     mode: BarrierMode,
     /// The value of `participant.state` in the last section: odd, and different for each section.
     last: u64,
-    /// Whether no model's thread takes the reader offline. Each load of the flag is one more step
-    /// to explore.
+    /// Whether no thread of the model takes the reader offline. The reader then skips the load of
+    /// the flag, which would be one more step to explore.
     #[cfg(loom)]
     stays_online: bool,
 }
@@ -361,11 +365,11 @@ impl Sections {
         self.order();
     }
 
-    /// Opens a section for one access and runs the access with the pending mark, which is set if
-    /// there is mail, or if the section has yet to be ordered: a reader that was told to fence has
-    /// not fenced, or one that is offline has not gone online. The access then uses nothing cached,
-    /// and fails. Closes the section if the access succeeds; otherwise the caller calls
-    /// [`Sections::order`] next.
+    /// Opens a section for one access, and runs the access with the pending mark. The mark is set
+    /// if there is mail. It is also set if the section has yet to be ordered: the reader has to
+    /// fence first, or to go online. An access with the mark set uses nothing cached, and fails. If
+    /// the access succeeds, the section is closed; otherwise the caller calls [`Sections::order`]
+    /// next.
     #[inline(always)]
     pub(crate) fn alone<R>(&mut self, access: impl FnOnce(PendingMark) -> Option<R>) -> Option<R> {
         // Loaded once, because the compiler has to assume that the access changes them.
@@ -387,9 +391,9 @@ impl Sections {
         self.participant.set_state(self.last | SESSION, self.mode);
     }
 
-    /// Ends [`Sections::narrow`] in the same section: what is read from here on may be anything. A
-    /// revoker that has passed over the session changed its words before this call's barrier, as
-    /// with [`Sections::enter`].
+    /// Ends [`Sections::narrow`] in the same section: from here on, the section may read anything.
+    /// A revoker that has passed over the session changed the words before this call's barrier, as
+    /// with [`Sections::enter`], so the section reads the changed words.
     #[inline(always)]
     pub(crate) fn widen(&mut self) {
         debug_assert!(self.is_open());
@@ -402,7 +406,8 @@ impl Sections {
     #[inline(always)]
     pub(crate) fn order(&mut self) {
         if cfg!(not(loom)) {
-            // Free. A domain of the other mode orders by the store to `state`.
+            // Costs no instruction. In the other mode, the write to `state` has ordered the
+            // opening.
             BarrierMode::Membarrier.light();
             if self.participant.lone_word() & (FENCED | OFFLINE) == 0 {
                 return;
@@ -457,11 +462,11 @@ impl Sections {
         &self.participant.pending
     }
 
-    /// Takes the mail out of the mailbox, oldest first, and passes each message to `forget`.
+    /// Empties the mailbox, and passes each message to `forget`, oldest first.
     #[cold]
     pub(crate) fn drain(&mut self, mut forget: impl FnMut(Post)) {
         let mut mailbox = self.participant.mailbox.lock();
-        // Acquire: pairs with the release in `post` and `request`.
+        // Acquire: pairs with the releases in `Participant::mark` and `Participant::request`.
         let participant = &self.participant;
         participant
             .pending
@@ -515,8 +520,8 @@ impl Drop for Sections {
     }
 }
 
-/// The number of sessions of one thread that are between two accesses with their sections open:
-/// grace periods look at each of them.
+/// The most sessions of one thread that keep their sections open between two accesses. Grace
+/// periods look at each of them.
 #[cfg(not(loom))]
 const MOST_OPEN_SESSIONS: usize = 64;
 

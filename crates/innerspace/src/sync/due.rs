@@ -1,5 +1,5 @@
 //! A flag that says that a future is due to be woken. Many threads set it; the thread that wakes
-//! the future takes it.
+//! the future clears it.
 //!
 //! A future waits for several blocks of a file. The first fill that concerns the future puts it in
 //! a list, and the thread that empties the list wakes it. A fill in between finds the flag set and
@@ -19,14 +19,14 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Due(AtomicBool);
 
 impl Due {
-    /// Notes a change for the sleeper. Returns `true` if the caller has to put the sleeper in the
-    /// list. If `false`, the sleeper is in the list already, and is woken after a [`Due::take`]
-    /// that sees the caller's change.
+    /// Notes a change for the future. Returns `true` if the caller has to put the future in the
+    /// list. If `false`, the future is in the list already, and is woken after a [`Due::take`] that
+    /// sees the caller's change.
     pub(crate) fn note(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
 
-    /// Notes that the sleeper was taken out of the list and is woken next.
+    /// Notes that the future was removed from the list and is woken next.
     pub(crate) fn take(&self) {
         self.0.swap(false, Ordering::AcqRel);
     }

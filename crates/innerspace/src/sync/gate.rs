@@ -63,7 +63,8 @@ pub(crate) struct Gate<T> {
     /// The writers' state. A structural writer holds the mutex from before it closes a range until
     /// after it has opened it again.
     writer: Mutex<T>,
-    /// Held while `to` goes back to 0, for the sake of threads that wait for the gate to open.
+    /// Held while `to` goes back to 0, so that a thread that is about to wait for the gate to open
+    /// does not miss it.
     opening: Mutex<()>,
     opened: Condvar,
 }
@@ -110,9 +111,9 @@ impl<T> Gate<T> {
     }
 
     /// Returns whether the gate is closed at one of these addresses. The barrier of the section's
-    /// `enter` orders these loads against `close`. Acquire: a reader that finds the gate open again
-    /// sees what the last writer did. Acquire also keeps the order of the two loads; see the
-    /// module's documentation.
+    /// `enter` orders these loads against `close`. Acquire: pairs with the release in the drop of
+    /// [`Closed`], so that a reader that finds the gate open again sees what the last writer did.
+    /// Acquire also keeps the order of the two loads; see the module's documentation.
     #[inline]
     fn is_closed_in(&self, range: &Range<u64>) -> bool {
         let to = self.to.load(Ordering::Acquire);
@@ -199,7 +200,7 @@ impl<T> DerefMut for Writer<'_, T> {
 impl<T> Drop for Closed<'_, T> {
     fn drop(&mut self) {
         let guard = self.gate.opening.lock();
-        // Release: pairs with `is_closed_in`.
+        // Release: pairs with the loads in `is_closed_in`.
         self.gate.to.store(0, Ordering::Release);
         drop(guard);
         self.gate.opened.notify_all();

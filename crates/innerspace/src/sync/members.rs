@@ -62,7 +62,7 @@ impl<T> Members<T> {
     pub(crate) fn leave(&mut self, ticket: Ticket) -> Option<T> {
         let member = self.by_ticket.remove(&ticket);
         if self.by_ticket.is_empty() {
-            // An empty map keeps its last node.
+            // An empty map keeps its last node allocated.
             self.by_ticket = BTreeMap::new();
         }
         member

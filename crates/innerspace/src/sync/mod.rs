@@ -22,7 +22,7 @@
 //! | `self_ref` | a reference of a shared object to itself |
 //! | `due` | a flag that a future is due to be woken |
 //! | `order` | the lock order, checked in debug builds |
-//! | `on_drop` | a guard for work that must not be left out |
+//! | `on_drop` | a guard for work that must be done, also on a panic |
 //! | `panics` | panics of foreign code, kept until the work is done |
 //! | `failpoint` | points at which a test can step in |
 //!

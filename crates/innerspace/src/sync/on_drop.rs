@@ -1,4 +1,4 @@
-//! A guard for work that must not be left out, whether a call returns or panics.
+//! A guard for work that must be done whether a call returns or panics.
 
 /// Does its work when it is dropped.
 #[must_use = "the work is done when this is dropped"]

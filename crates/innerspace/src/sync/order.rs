@@ -65,7 +65,7 @@ ranks! {
     Lists,
     /// The lock of the shape of the tree of groups.
     GroupTree,
-    /// The lock of the queue of retired things, or of the table of owners.
+    /// The lock of the queue of retired entries, or of the table of owners.
     Retire,
     /// The lock of a queue of the wait table.
     WaitQueue,
@@ -142,8 +142,9 @@ impl Rank {
     }
 }
 
-/// Hides the locks that this thread holds, until it is dropped, for a call to a store. A store may
-/// be built on another file. All locks of that file are further in than those of the calling file.
+/// Hides the locks that this thread holds, for a call to a store, until this is dropped. A store
+/// may be built on another file. All locks of that other file are further in than those of the
+/// calling file.
 pub(crate) struct Apart {
     before: [u8; RANKS.len()],
     _of_thread: PhantomData<*const ()>,
@@ -166,7 +167,7 @@ impl Drop for Apart {
     }
 }
 
-/// Counts a lock as held by this thread, until it is dropped.
+/// A lock that counts as held by this thread, until this is dropped.
 pub(crate) struct Held(Rank);
 
 impl Drop for Held {

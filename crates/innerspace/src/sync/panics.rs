@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 ///
 /// This is a function of its own, and never inlined: where `catch_unwind` was inlined into a loop,
 /// the compiler (rustc 1.95, LLVM 22.1, optimisation level 1) took the panic's address from a
-/// register that had something else, and std's clean-up crashed.
+/// register that held another value, and std's clean-up crashed.
 #[inline(never)]
 pub(crate) fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Box<dyn Any + Send>> {
     catch_unwind(AssertUnwindSafe(work))
@@ -35,7 +35,7 @@ impl Panics {
         }
     }
 
-    /// Whether a panic was caught.
+    /// Returns whether a panic was caught.
     pub(crate) fn is_any(&self) -> bool {
         self.0.is_some()
     }
@@ -45,8 +45,8 @@ impl Panics {
         forget(self.0);
     }
 
-    /// Resumes the first panic, if there was one. While another panic unwinds that would abort the
-    /// process, so the panic is then discarded.
+    /// Resumes the first panic, if there was one. While another panic unwinds, resuming would abort
+    /// the process, so the caught panic is then discarded.
     pub(crate) fn go_on(self) {
         match self.0 {
             Some(panic) if std::thread::panicking() => forget(panic),

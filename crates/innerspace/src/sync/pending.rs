@@ -3,8 +3,8 @@
 //!
 //! An entry is a hint: it names an item whose *mark* says whether the item is still pending. The
 //! thread that processes or removes the item clears the mark, under one of the user's locks.
-//! Entries are therefore never taken out. The entry of an item that is done finds no mark, or a
-//! later mark, which has its own entry.
+//! Entries are therefore never removed. A drain that comes to the entry of an item processed
+//! earlier finds no mark, or a later mark, which has its own entry.
 //!
 //! An item that was added before a drain began has been processed when the drain ends, and only
 //! once. The steps and the argument are in `docs/protocols/per-thread.md`.

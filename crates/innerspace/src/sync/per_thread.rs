@@ -2,12 +2,12 @@
 //! empty: stocks of charges, magazines of frames.
 //!
 //! The owner sets its busy flag and then checks whether a drain is under way; a drainer announces
-//! itself and then checks the busy flag. So the two are never at a slot together, and whichever
+//! itself and then checks the busy flag. So the two are never in a slot together, and whichever
 //! comes second sees what the first did. The asymmetric barrier (`sys::barrier`) makes the owner's
 //! side free. The argument is in `docs/protocols/per-thread.md`.
 //!
 //! An owner stays in its slot only briefly, because a drainer waits for it. While in its slot, the
-//! owner must never wait for anything that a drainer holds when it begins.
+//! owner must never wait for anything that a drainer holds when its drain begins.
 //!
 //! *The owner* is the thread with the slot's number (`stats::thread_number`). No two living threads
 //! have the same number. A number below [`OWNERS`] passes from one thread to the next by a release
@@ -51,7 +51,7 @@ struct Shared<T> {
 }
 
 impl<T> ThreadSlots<T> {
-    /// Makes the slots. `rank` is the place of the mutexes of shared slots in the lock order.
+    /// Makes the slots. `rank` is the place in the lock order of the shared slots' mutexes.
     pub(crate) fn new(rank: Rank, make: impl Fn() -> T) -> ThreadSlots<T> {
         let shared = || Shared {
             lock: Mutex::ranked(rank, ()),
@@ -106,7 +106,7 @@ impl<T> ThreadSlots<T> {
         self.owned.iter().map(PerThread::look).chain(shared)
     }
 
-    /// Returns the drains under way.
+    /// Returns the count of drains under way.
     #[inline(always)]
     pub(crate) fn drains(&self) -> &Drains {
         &self.drains
@@ -116,7 +116,7 @@ impl<T> ThreadSlots<T> {
     /// for which a thread in its slot may wait.
     pub(crate) fn drain(&self) -> Draining<'_> {
         let draining = self.drains.begin(&self.owned);
-        // A thread that came earlier has left when its mutex is free.
+        // A thread that entered a shared slot earlier has left it once the slot's mutex is free.
         (self.shared.iter()).for_each(|shared| drop(shared.lock.lock()));
         draining
     }
@@ -179,8 +179,8 @@ impl<T> Drop for Entered<'_, T> {
     }
 }
 
-/// The number of drains under way. Every owner reads it whenever it enters its slot, so it has a
-/// cache line of its own.
+/// The number of drains under way. Every owner reads it whenever it enters its slot, so it has
+/// cache lines of its own.
 #[repr(align(128))]
 #[derive(Debug)]
 pub(crate) struct Drains {

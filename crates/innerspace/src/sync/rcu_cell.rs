@@ -26,14 +26,15 @@ pub(crate) struct RcuCell<T> {
     _owns: PhantomData<T>,
 }
 
-// SAFETY: `read` gives `&T` to many threads, and another thread than the one that made the `T` may
+// SAFETY: `read` gives `&T` to many threads, and a thread other than the one that made the `T` may
 // drop it.
 unsafe impl<T: Send + Sync> Sync for RcuCell<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Send for RcuCell<T> {}
 
-/// A value that was replaced. Dropping it waits for a grace period unless one has passed since. It
-/// must therefore be dropped outside every section, with no lock held that a section may take.
+/// A value that was replaced. Dropping it waits for a grace period, unless one has begun and ended
+/// since. It must therefore be dropped outside every section, with no lock held that a section may
+/// take.
 #[derive(Debug)]
 pub(crate) struct Replaced<T> {
     old: *mut T,
@@ -114,9 +115,9 @@ impl<T> Drop for Replaced<T> {
             // No session holds a value of a cell, so none is waited for.
             self.domain.synchronize_with(|_| false);
         }
-        // SAFETY: no thread can load the pointer since the swap. A grace period that began after
-        // the swap is over, so every section that had loaded the pointer has ended. This is the
-        // only `Replaced` with the pointer.
+        // SAFETY: no thread can load the pointer any more since the swap. A grace period that began
+        // after the swap is over, so every section that had loaded the pointer has ended. This is
+        // the only `Replaced` with the pointer.
         drop(unsafe { Box::from_raw(self.old) });
     }
 }

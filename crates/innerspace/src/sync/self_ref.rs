@@ -1,21 +1,21 @@
 //! A reference of a shared object to itself, held while others depend on the object.
 //!
-//! Most users hold an `Arc`. Views of a file's blocks are too many for a reference count each:
-//! while one of the `Arc` holders lives, it keeps the object alive for its views. The views that it
-//! leaves behind when it goes are counted here. While the count is not 0, the object holds an `Arc`
-//! of itself.
+//! Most users hold an `Arc`. There are too many views of a file's blocks for each to hold one. A
+//! holder of an `Arc`, such as a file, keeps the object alive for the views of its own blocks. The
+//! views that it leaves behind are counted here. While the count is not 0, the object holds an
+//! `Arc` of itself.
 //!
 //! The holder that leaves views behind
 //!
-//! 1. calls [`SelfRefState::begin`], with its own `Arc` in hand;
+//! 1. calls [`SelfRefState::begin`] while it holds its own `Arc`;
 //! 2. leaves the views, which can end from here on;
 //! 3. drops its `Arc` at some later time.
 //!
 //! The thread that drops such a view
 //!
-//! 1. takes an `Arc` out by [`SelfRef::get`];
+//! 1. gets a clone of the `Arc` by [`SelfRef::get`];
 //! 2. does its work on the object;
-//! 3. calls [`SelfRefState::end`], then drops both `Arc`s.
+//! 3. calls [`SelfRefState::end`], then drops its `Arc`, and the one that `end` returned, if any.
 //!
 //! Count and `Arc` change together under a mutex, so a caller of `get` always finds the `Arc`. The
 //! same mutex may guard further counts that the user keeps. All these calls are rare.
@@ -66,8 +66,8 @@ impl<T> SelfRefState<T> {
         }
     }
 
-    /// Counts one less. The last call returns the object's own reference, to be dropped when the
-    /// caller no longer uses the object.
+    /// Counts one less. If the count is then 0, returns the object's own `Arc`, which the caller
+    /// drops when it no longer uses the object.
     #[must_use = "it may be the last reference"]
     pub(crate) fn end(&mut self) -> Option<Arc<T>> {
         self.count -= 1;

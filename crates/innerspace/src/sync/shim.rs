@@ -94,8 +94,8 @@ pub(crate) fn interleave() {
     shuttle::thread::yield_now();
 }
 
-/// Prepares this thread to wait for another thread, which in turn must not have to wait for this
-/// thread's sessions (`domain::suspend_sessions`).
+/// Leaves the sections of this thread's sessions before it waits for another thread, which may
+/// itself wait for them (`domain::suspend_sessions`).
 #[inline]
 pub(crate) fn before_waiting() {
     #[cfg(not(loom))]
@@ -144,7 +144,7 @@ pub(crate) struct Lock<L: ?Sized> {
 
 /// A mutex.
 pub(crate) type Mutex<T> = Lock<base::Mutex<T>>;
-/// A lock that one writer or several readers have.
+/// A lock that one writer or several readers hold.
 pub(crate) type RwLock<T> = Lock<base::RwLock<T>>;
 
 /// Holds a lock. Dropping it unlocks.
@@ -169,7 +169,8 @@ impl<G> Guard<G> {
     }
 }
 
-/// Takes a lock of this rank: tries to, and then waits for it. The checkers always wait.
+/// Takes a lock of this rank. Tries it first, and then waits; builds for the checkers leave out the
+/// try.
 #[inline(always)]
 #[track_caller]
 fn acquire<G>(
@@ -286,9 +287,10 @@ pub(crate) enum WaitEnd {
 /// A condition variable for [`Mutex`].
 ///
 /// std's condition variable calls the system at each notification; this one only if a thread waits.
-/// A waiter counts itself with the mutex held, before it stops checking its condition. The thread
-/// that changes the condition does so with the mutex held, or takes the mutex afterwards, and then
-/// notifies. So either the waiter sees the change, or that thread sees the waiter.
+/// A waiter counts itself with the mutex held, before it stops checking the condition and sleeps.
+/// The thread that changes the condition does so with the mutex held, or takes the mutex
+/// afterwards, and then notifies. So either the waiter sees the change, or that thread sees the
+/// waiter.
 #[derive(Debug, Default)]
 pub(crate) struct Condvar {
     inner: base::Condvar,
@@ -381,7 +383,8 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// The number of spinning rounds before the first yield. They give 1, 2, 4, .. 64 hints.
+    /// The number of spinning rounds before the first yield. These rounds execute 1, 2, 4, .. 64
+    /// spin hints.
     const BUSY_ROUNDS: u32 = 7;
     /// The number of rounds after which parking would have been cheaper.
     const SPENT_ROUNDS: u32 = 12;

@@ -24,8 +24,8 @@ use crate::sync::MutexGuard;
 use crate::sync::atomic::{Ordering, fence};
 use crate::sys::barrier;
 
-/// The number of fences after which a reader judges whether grace periods are frequent enough to be
-/// worth them.
+/// The number of fences after which a reader judges whether grace periods are frequent enough to
+/// justify them.
 const LOOK_EVERY: u32 = 4096;
 
 /// The approximate cost of a fence in nanoseconds.
@@ -72,9 +72,9 @@ impl Participant {
     pub(super) fn lone_word(&self) -> u64 {
         let word = self.alone.load(Ordering::Relaxed);
         if cfg!(not(loom)) {
-            // Pairs with `have_readers_stop`. A fence, and not a load with acquire: on ARM such a
-            // load is ordered after earlier stores with release, so it would wait for the store to
-            // `state`.
+            // Acquire: pairs with the release in `have_readers_stop`. It is a fence, and not a load
+            // with acquire: on ARM such a load is ordered after earlier stores with release, so it
+            // would wait for the store to `state`.
             fence(Ordering::Acquire);
         }
         word
@@ -147,7 +147,8 @@ impl Domain {
         if barriers >= u64::from(fences) * FENCE {
             return;
         }
-        // The caller may be in a section, and stopping is not worth a wait.
+        // The caller may be in a section, so it does not wait for the lock. If another thread holds
+        // it, the next judgement tries again.
         if let Some(participants) = self.participants.try_lock() {
             self.have_readers_stop(&participants);
         }
@@ -156,7 +157,9 @@ impl Domain {
     fn have_readers_stop(&self, participants: &Participants) {
         self.fenced.store(false, Ordering::Relaxed);
         for participant in participants.iter() {
-            // Release: pairs with `lone_word`, for revokers that locked the list before us.
+            // Release: pairs with the fence in `lone_word`. A reader that no longer fences thus
+            // sees the changes of the revokers that locked the list before and relied on its
+            // fences.
             participant.alone.fetch_and(!FENCED, Ordering::Release);
         }
     }

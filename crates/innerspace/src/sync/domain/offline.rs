@@ -14,8 +14,8 @@
 //! Threads without an accessor have readers of their own, which are always online: there is one
 //! for each thread.
 //!
-//! The words are liburcu's: M. Desnoyers et al., "User-Level Implementations of Read-Copy Update",
-//! IEEE Transactions on Parallel and Distributed Systems 23(2), 2012.
+//! The terms online and offline are liburcu's: M. Desnoyers et al., "User-Level Implementations of
+//! Read-Copy Update", IEEE Transactions on Parallel and Distributed Systems 23(2), 2012.
 
 use super::participant::OFFLINE;
 use super::{Domain, FENCED, Participant, Participants};
@@ -50,7 +50,8 @@ impl Domain {
         }
         let mut participants = self.participants.lock();
         if own.ticket() != Ticket::NONE {
-            // Another thread has tried to take it offline, and found it in this section.
+            // Another thread has tried to take the accessor offline, has found it in this section,
+            // and has put it back.
             return;
         }
         if participants.accessors.len() >= MOST_ONLINE {
@@ -98,7 +99,7 @@ impl Domain {
         }
     }
 
-    /// Removes an accessor that ends.
+    /// Removes an accessor that is being dropped.
     pub(super) fn end_accessor(&self, participant: &Participant) {
         // In a child of fork(2) the lock may have been held by a thread that exists only in the
         // parent.

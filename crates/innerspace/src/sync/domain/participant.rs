@@ -76,8 +76,8 @@ impl PendingMark {
     /// The mark with nothing pending, for a reader that has checked by other means.
     pub(crate) const NONE: PendingMark = PendingMark(0);
 
-    /// Returns the number of a cached leaf, or a number that no leaf has if something is pending.
-    /// One comparison thus tests both.
+    /// Returns `number`, that of a cached leaf, if nothing is pending; otherwise a number that no
+    /// leaf has. One comparison thus tests both.
     #[inline(always)]
     pub(crate) fn mark(self, number: u64) -> u64 {
         debug_assert_eq!(number & (PENDING | FENCED | OFFLINE), 0);
@@ -111,10 +111,11 @@ pub(crate) struct Participant {
     pub(super) graces_seen: AtomicU64,
     /// The space whose translations this reader's sessions hold, or [`NO_OWNER`].
     pub(super) owner: u64,
-    /// The session that was last waited for in vain: it is not waited for again.
+    /// The state in the session's section that was last waited for in vain. That section is not
+    /// waited for again.
     pub(super) idle: AtomicU64,
     /// The participant's place in the domain's list; [`Ticket::NONE`] while it is offline. It is
-    /// used only with the list locked, and therefore nothing that a model checker has to see.
+    /// used only with the list locked, so a model checker need not see it.
     pub(super) ticket: plain::AtomicU64,
     /// Whether the participant is removed together with its only [`Reader`](super::Reader).
     pub(super) passing: bool,
@@ -191,15 +192,15 @@ impl Participant {
     }
 
     /// Marks the mailbox as not empty. The caller holds the mailbox's lock, so a drain that clears
-    /// the marks has seen the message too. Release: pairs with the load in `Sections::has_mail`
-    /// where a lock of the mailbox follows that load. In case A6 the poster's later store of data
-    /// carries the ordering.
+    /// the marks has seen the message too. Release: pairs with the acquires in `Sections::drain`,
+    /// which the reader calls when `Sections::has_mail` has found the mark. In case A6 of
+    /// docs/spec/accessor.md, the poster's later store of data carries the ordering.
     fn mark(&self, _mailbox: &Mailbox) {
         self.alone.fetch_or(PENDING, Ordering::Release);
         self.request();
     }
 
-    /// Stores whether the owner is in a section (odd) or not (even). The module's documentation
+    /// Stores whether the owner is in a section (odd) or not (even). `docs/protocols/sections.md`
     /// argues the orderings.
     #[inline(always)]
     pub(super) fn set_state(&self, state: u64, mode: BarrierMode) {

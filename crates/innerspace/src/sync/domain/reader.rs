@@ -17,8 +17,8 @@ struct Own {
 
 impl Drop for Own {
     fn drop(&mut self) {
-        // A thread-local destructor that runs later would otherwise find the freed participant
-        // there.
+        // A thread-local destructor that runs later would otherwise find the freed participant in
+        // `LAST`.
         let _ = LAST.try_with(|last| last.set(NOBODY));
         if let Some(domain) = self.domain.upgrade() {
             domain.unregister(&self.participant);
@@ -79,9 +79,9 @@ impl Domain {
     /// Opens a section of the calling thread for a short look. The thread opens no other section
     /// until this one is over, so no nesting is counted.
     ///
-    /// Returns `None` where opening takes more than two plain stores: if the thread has a section
-    /// open, had its last one in another domain, has no asymmetric barrier, or has fences that are
-    /// due to be judged. The caller then opens a [`Reader`].
+    /// Returns `None` where that takes more than two plain stores: if the thread has a section open
+    /// or had its last one in another domain, if this domain has no asymmetric barrier, or if the
+    /// thread's fences are due to be judged. The caller then opens a [`Reader`].
     #[inline(always)]
     pub(crate) fn look(self: &Arc<Domain>) -> Option<Look<'_>> {
         let (domain, pointer) = LAST.with(Cell::get);
