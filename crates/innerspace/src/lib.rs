@@ -30,12 +30,13 @@
 //! # Caveats
 //!
 //! - **An address is a number.** Only an [`Accessor`] reaches the bytes of a mapping. Pointers,
-//!   other processes, foreign code and system calls do not. Each access costs a translation. If
-//!   your files fit in memory on a machine of your own, mmap reads them faster.
+//!   other processes, foreign code and system calls do not, except for pages that are pinned. Each
+//!   access costs a translation. If your files fit in memory on a machine of your own, mmap reads
+//!   them faster.
 //! - **The limit covers what a `Memory` uses**: file contents, anonymous pages, page tables, index
-//!   nodes, metadata, and what handles, files, spaces and futures have on the heap. It does not
-//!   limit the process. The lists of dirty blocks (tens of bytes for each block) are outside it,
-//!   and so are the bytes of a [`MemoryStore`](store::MemoryStore).
+//!   nodes, metadata, and the heap memory of handles, files, spaces and futures. It does not limit
+//!   the process. The lists of dirty blocks (tens of bytes for each block) are outside it, and so
+//!   are the bytes of a [`MemoryStore`](store::MemoryStore).
 //! - **`mlockall` takes several times the limit.** A `Memory` has about four times as many
 //!   addresses as frames. Those without a frame take no memory, unless the process locks all of its
 //!   memory, or the host's pages are larger than 4 KiB.
@@ -51,10 +52,9 @@
 //!   [`Memory::take_errors`] and the hook of [`Memory::set_error_hook`] report a failure of that
 //!   write. Call [`PagedFile::sync_all`] and check its result. Data whose write failed stays dirty,
 //!   and the next sync tries again. Each handle reports each failure once.
-//! - **Only a view of one block never has half of a concurrent write.** [`PagedFile::read_at`], a
-//!   load, and a view of several blocks while it is being taken may see part of one. Once taken, no
-//!   view changes. Loads and stores of up to 8 bytes, at addresses that are multiples of their
-//!   size, are never torn.
+//! - **Most reads may see part of a concurrent write**: [`PagedFile::read_at`], a load, and a view
+//!   of several blocks while it is being taken. A view of one block never does, nor do loads of up
+//!   to 8 bytes at addresses that are multiples of their size. Once taken, no view changes.
 //! - **If another program changes a file, blocks that are cached stay as they were read.** A later
 //!   read of blocks that are not cached fails, and says that the file shrank or changed.
 //!   ([`Store::version`](store::Store::version) says how soon, and when a change may be missed.)
@@ -71,12 +71,12 @@
 //!   ignore that signal, the write fails with an error instead.
 //! - **Files bypass the kernel's page cache**, as far as the file system lets them, so a second run
 //!   of the program reads the disk again. [`store::CacheMode`] has the other choices.
-//! - **A [`Session`], a run of accesses, makes others wait.** It lets others proceed only between
-//!   two of its accesses, and at its end. Until then it holds up every unmap and fork of its space,
+//! - **A [`Session`], a run of accesses, makes others wait.** It lets others proceed only when its
+//!   next access begins, and at its end. Until then it holds up every unmap and fork of its space,
 //!   and every sync, truncation and eviction of the files that are mapped there. So do not block in
 //!   one.
-//! - **A dropped parent of a fork still costs its group memory**: its group pays for what the
-//!   parent shares with its children, until the last of them is gone.
+//! - **A dropped parent of a fork still costs memory**, which its group pays: what the parent
+//!   shares with its children, until the last of them is gone.
 //! - **A `Memory` does not work across fork(2).** The child process has neither the memory nor its
 //!   threads; use a `Memory` only in the process that made it. Calls in the child return errors
 //!   ([`FileError::OtherProcess`] and its like), a handle that is dropped there changes nothing,

@@ -26,7 +26,7 @@ pub(crate) const MAX_SIZE: u64 = i64::MAX as u64;
 /// A store that can be opened, and its answers.
 pub(crate) struct StoreProbe {
     pub(crate) store: FileStore,
-    /// What the file will be.
+    /// The identity that the file has once it is open.
     pub(crate) id: FileIdentity,
     /// The length in bytes.
     pub(crate) len: u64,

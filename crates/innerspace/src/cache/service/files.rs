@@ -130,8 +130,8 @@ impl<F> Files<F> {
         }
     }
 
-    /// Returns the files with unwritten blocks, and some that had such, for which `group` or a
-    /// group below it pays.
+    /// Returns the files charged to `group` or to a group below it that have unwritten blocks, and
+    /// some that no longer have any.
     pub(super) fn unwritten(&self, group: GroupId) -> Vec<Arc<F>> {
         let numbers = self.unwritten.range((group, 0)..=(group, u64::MAX));
         let entries = numbers.filter_map(|(_, number)| self.entries.get(number));

@@ -64,7 +64,7 @@ pub(crate) trait ExtentMap: Send + Sync {
     /// then.
     fn allocate(&self, page: u64, pages: u64) -> io::Result<u64>;
 
-    /// Makes pages a hole. No thread can reach them any more.
+    /// Turns pages into a hole. The caller ensures that no thread can reach them.
     fn free(&self, pages: Range<u64>) -> io::Result<()>;
 
     /// Forgets answers about these pages, which another process may have changed. By default no

@@ -114,7 +114,7 @@ impl FaultState<'_> {
         }
     }
 
-    /// Installs the words, the faulting page's first.
+    /// Installs the page-table entries, the faulting page's first.
     fn map_direct(&mut self, vma: &Vma, leaf: FrameId, old: Pte) -> Step {
         let (page, kind) = (vma.file_page(self.at.0), self.kind(vma));
         let FilePage::Direct(pages) = &self.file else {

@@ -52,7 +52,7 @@ use plan::Plan;
 pub use medium::Unsynced;
 pub use plan::{AfterTear, Failure, Fault, OperationKind, Rates, Rule};
 
-/// The size of a sector in bytes. The device writes whole sectors, or none of their bytes.
+/// The size of a sector in bytes. The device writes each sector as a whole, or not at all.
 pub const SECTOR: u64 = 512;
 
 /// The maximum number of operations in the log. Older ones are dropped.
