@@ -1,5 +1,6 @@
 //! Scenarios of whole files on a small memory.
 
+mod backing_off;
 mod blocking;
 mod blocks;
 mod closing;
