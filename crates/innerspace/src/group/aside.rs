@@ -1,10 +1,9 @@
 //! Pages that a group sets aside for requests that must succeed later, when there may be no room.
 //!
-//! They are charged to the group until they are lent to a request, of any group, and become part of
-//! its charge. From then on room is kept for them: while pages are lent, an equal number of pages
-//! that are given back to their groups can be charged again only by the [`SetAside`]. So the pages
-//! are set aside again when the requests to which they were lent have ended, however much others
-//! request.
+//! Pages set aside are charged to the group until they are lent to a request, of any group, and
+//! become part of the request's charge. While they are lent, room is kept for them: when pages are
+//! given back to the group, an equal number can be charged again only by the [`SetAside`]. So the
+//! pages are set aside again once the requests have ended, however much other requests ask for.
 
 use super::counters::Ceiling;
 use super::{Charge, Group, GroupId, GroupTree};
@@ -12,11 +11,11 @@ use crate::stats::thread_number;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::PageCount;
 
-/// Pages that a group has set aside. Those that are not lent are given back when this is dropped.
+/// Pages that a group has set aside. Dropping this gives back those that are not lent.
 pub(crate) struct SetAside {
     group: Group,
     most: PageCount,
-    /// The pages that are not lent. Release when some are added, Acquire when some are taken: pages
+    /// The pages that are not lent. Pages are added with Release and taken with Acquire, so they
     /// were charged before another thread lends them.
     left: AtomicU64,
 }
@@ -34,8 +33,8 @@ impl SetAside {
         }
     }
 
-    /// Returns pages as a charge to `to`, a group of the same tree. Returns `None` if too few are
-    /// left that are not lent, or if they do not fit in the limits of `to`.
+    /// Lends pages: returns them as a charge to `to`, a group of the same tree. Returns `None` if
+    /// fewer than `pages` are left, or if they do not fit in the limits of `to`.
     pub(crate) fn lend<'t>(
         &self,
         tree: &'t GroupTree,
@@ -46,7 +45,7 @@ impl SetAside {
         let (taking, looking) = (Ordering::Acquire, Ordering::Relaxed);
         let take = |left: u64| left.checked_sub(pages.0);
         self.left.fetch_update(taking, looking, take).ok()?;
-        // This is done before the pages move, because the move takes them off the groups that are
+        // Room is kept before the pages move, because the move takes them off the groups that are
         // above this one but not above `to`.
         tree.keep_room(self.group.id(), pages);
         let charge = tree.transfer(self.group.id(), to, pages);
@@ -57,7 +56,8 @@ impl SetAside {
         charge.ok()
     }
 
-    /// Charges the group again for the pages that were lent, as far as there is room.
+    /// Charges the group again for pages that were lent, until all are set aside or there is no
+    /// room.
     fn refill(&self, tree: &GroupTree) {
         let group = self.group.id();
         let page = PageCount(1);
@@ -66,7 +66,7 @@ impl SetAside {
             let (adding, looking) = (Ordering::Release, Ordering::Relaxed);
             match self.left.fetch_update(adding, looking, add) {
                 Ok(_) => tree.end_room(group, page),
-                // Another thread was faster.
+                // Another thread has added the last page.
                 Err(_) => tree.uncharge(group, page),
             }
         }
@@ -93,7 +93,7 @@ impl GroupTree {
         }
     }
 
-    /// Ends keeping room for pages: they are set aside again, or never will be.
+    /// Stops keeping room for pages: they are set aside again, or their [`SetAside`] is dropped.
     fn end_room(&self, group: GroupId, pages: PageCount) {
         for id in self.path(group).filter(|_| pages.0 > 0) {
             self.node(id).lent.fetch_sub(pages.0, Ordering::SeqCst);

@@ -7,10 +7,10 @@ use crate::units::PageCount;
 /// Pages that a read needs besides its block: nodes of the index.
 const BESIDE: u64 = 4;
 
-/// The number of block sizes. The index of each is the log2 of its pages.
+/// The number of block sizes. Each has an order: the log2 of its pages.
 const ORDERS: usize = 10;
 
-/// The number of open files for each block size, among those that a group or one below it pays for.
+/// For each block size, the number of open files that a group, or one below it, pays for.
 #[derive(Default)]
 pub(super) struct BlockSizes([AtomicU32; ORDERS]);
 

@@ -15,8 +15,8 @@ pub(crate) struct FileBlocks {
 }
 
 impl FileBlocks {
-    /// Counts a file with blocks of this order, for which `group` pays. While the result lives, the
-    /// caller keeps the group's number in use.
+    /// Counts a file with blocks of this order, for which `group` pays. The caller keeps the
+    /// group's number in use while the result lives.
     ///
     /// # Errors
     /// [`GroupError::TooSmallForBlocks`]: the group, or one above it, has no room for one block.

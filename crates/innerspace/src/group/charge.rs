@@ -1,5 +1,5 @@
-//! Charges and uncharges through the thread's stock, and the guard in between. Pages that do not
-//! fit in the stock go to the counters (`counters`).
+//! Charges and uncharges pages through the thread's stock; the guard that holds a charge. A charge
+//! or uncharge that the stock cannot serve changes the counters (`counters`).
 
 use super::counters::Ceiling;
 use super::levels::Levels;
@@ -22,7 +22,7 @@ pub(crate) struct Charge<'t> {
 enum Source {
     /// A stock: no level has changed.
     Stock,
-    /// The levels. Holds the nearest group that was over its `high` with this charge, if any.
+    /// The levels. Holds the nearest group that was over its `high` after this charge, if any.
     Levels(Option<GroupId>),
 }
 
@@ -43,8 +43,8 @@ impl Charge<'_> {
         self.pages
     }
 
-    /// Returns the nearest group that was over its `high` with this charge. The caller must reclaim
-    /// for that group, or is slowed down.
+    /// Returns the nearest group that was over its `high` after this charge. The caller must
+    /// reclaim for that group, or is slowed down.
     #[inline]
     pub(crate) fn over_high(&self) -> Option<GroupId> {
         match self.source {
@@ -69,8 +69,8 @@ impl Charge<'_> {
 }
 
 impl Drop for Charge<'_> {
-    // Inlined, and the fields are passed by value. A charge whose address is taken would be kept in
-    // memory, and read from there each time that it moves.
+    // Inlined, and the fields are passed by value: if a charge's address were taken, the charge
+    // would be kept in memory, and reloaded whenever it moves.
     #[inline(always)]
     fn drop(&mut self) {
         self.tree
@@ -84,20 +84,20 @@ pub(crate) enum Reach {
     /// The thread's stock only: no level changes.
     Stock,
     /// The stock, or a new batch for it. If no batch fits, the charge is refused. So a long write
-    /// leaves some pages for nodes and for other threads.
+    /// leaves some pages for index nodes and for other threads.
     Batch,
-    /// The stock, a batch, or the pages alone, as far as every `max` and `high` allows.
+    /// The stock, a batch, or the requested pages alone, if every `max` and `high` allows.
     High,
-    /// All of these as far as every `max` allows, if necessary after other threads have given their
-    /// stocks back. A refusal is counted.
+    /// The stock, a batch, or the requested pages alone, if every `max` allows, if necessary after
+    /// the stocks of other threads are drained. A refusal is counted as an event.
     Max,
-    /// Like [`Reach::Max`], again after a refusal. All attempts together count as one refusal.
+    /// Like [`Reach::Max`], for another attempt after a refusal: a further refusal is not counted.
     MaxAgain,
 }
 
 impl GroupTree {
-    /// Charges `pages` to `group` and to every group above it, or charges nothing at all. So the
-    /// pages of one block are charged all or none (M13).
+    /// Charges `pages` to `group` and to every group above it, or charges nothing at all. So either
+    /// all pages of a block are charged, or none (M13).
     ///
     /// # Errors
     /// The group that has no room within `reach`. With a reach short of [`Reach::Max`], nothing was
@@ -128,8 +128,9 @@ impl GroupTree {
         self.stocks.first_batch() as usize
     }
 
-    /// Charges where the stock has too little: a batch, the pages alone, or the pages after other
-    /// threads have given their stocks back. Returns the nearest group that is over its `high` now.
+    /// Charges pages that the thread's stock lacks: takes a batch, or the pages alone, if necessary
+    /// after draining the stocks of other threads. Returns the nearest group that is over its
+    /// `high` now.
     #[cold]
     #[inline(never)]
     fn charge_slow(
@@ -162,13 +163,13 @@ impl GroupTree {
         charged
     }
 
-    /// Moves pages that a committed charge left with `from` to another group. The groups above both
-    /// of them count the pages all the while: no other request gets them in between, and none of
+    /// Moves pages of a committed charge from the group `from` to the group `to`. Groups that are
+    /// above both count the pages throughout: no other request gets them in between, and none of
     /// these groups can refuse them.
     ///
     /// # Errors
-    /// A group that is above `to` but not above `from` has no room for the pages. They stay with
-    /// `from`.
+    /// `to`, or a group that is above `to` but not above `from`, has no room for the pages. They
+    /// stay with `from`.
     #[cold]
     pub(crate) fn transfer(
         &self,
@@ -197,7 +198,7 @@ impl GroupTree {
         match over_high {
             None => self.uncharge(group, pages),
             // The pages do not go back to the stock: from there they would be charged again without
-            // a look at `high`.
+            // checking `high`.
             Some(_) => self.uncharge_past_stock(thread_number(), group, pages),
         }
     }
@@ -214,12 +215,12 @@ impl GroupTree {
         }
     }
 
-    /// Like [`GroupTree::uncharge`], but returns an error instead of panicking. No counter has
-    /// changed then.
+    /// Like [`GroupTree::uncharge`], but returns an error instead of panicking, with no counter
+    /// changed.
     ///
     /// # Panics
-    /// Perhaps, here or in a later call, if too few pages are in use and the difference is in other
-    /// threads' stocks, which are not looked at.
+    /// This or a later call may panic if too few pages are in use and the missing ones are in other
+    /// threads' stocks, which are not looked at here.
     #[inline]
     pub(super) fn try_uncharge(&self, group: GroupId, pages: PageCount) -> Result<(), Underflow> {
         let number = thread_number();
@@ -270,7 +271,8 @@ mod for_tests {
             self.charge(group, pages, Reach::Max)
         }
 
-        /// Like [`GroupTree::try_charge`], as the thread with this number, which no other has.
+        /// Like [`GroupTree::try_charge`], as the thread with this number, which no other thread
+        /// has.
         pub(crate) fn try_charge_as(
             &self,
             number: usize,

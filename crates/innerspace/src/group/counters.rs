@@ -11,9 +11,9 @@ use crate::units::PageCount;
 /// The limits that can refuse a charge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ceiling {
-    /// `max`, without the room that is kept for what was lent.
+    /// `max`, less the room that is kept for lent pages.
     Enforced,
-    /// `max`: for pages whose room is kept.
+    /// The whole `max`: for pages for which room is kept.
     Kept,
     /// `max` and `high`: for the stock, and for callers that have another way to charge.
     BelowHigh,
@@ -34,8 +34,8 @@ impl Node {
     }
 
     /// Adds to `usage` unless that would pass a limit, and returns the new usage. Uses
-    /// compare-and-swap rather than add-and-undo: usage is then at or under `max` at every instant,
-    /// and a charge that will be undone causes no other charge to be refused at its own level.
+    /// compare-and-swap rather than add-and-undo: so usage never exceeds `max`, even for an
+    /// instant, and an attempt that fails here never causes another charge to be refused here.
     #[inline]
     fn try_add(&self, pages: u64, ceiling: Ceiling) -> Option<u64> {
         let add = |usage: u64| {
@@ -54,17 +54,19 @@ impl Node {
     }
 }
 
-/// Takes `pages` off a counter. If it has fewer, returns its value, unchanged, as `Err`. Calls
-/// `before` with each value that is about to be changed.
+/// Takes `pages` off a counter, and returns the new value. If the counter has fewer, leaves it
+/// unchanged and returns its value as `Err`. Each attempt first calls `before` with the counter's
+/// value.
 #[inline]
 fn checked_take(
     counter: &crate::sync::atomic::AtomicU64,
     pages: u64,
     before: impl Fn(u64),
 ) -> Result<u64, u64> {
-    // SeqCst: `GroupTree::remove` stores its state and then reads usage, and the last uncharge
-    // writes usage and then reads the state. One of the two sees the other's write (on x86-64 the
-    // ordering is free here). For `own`, Release is enough: it pairs with `Stocks::in_use`.
+    // SeqCst: `GroupTree::remove` stores the node's state and then reads its usage, and the last
+    // uncharge writes the usage and then reads the state. One of the two sees the other's write (on
+    // x86-64 the ordering costs nothing here). For `own`, Release is enough: it pairs with
+    // `Stocks::in_use`.
     counter
         .fetch_update(Ordering::SeqCst, Ordering::Relaxed, |value| {
             before(value);
@@ -90,10 +92,10 @@ impl GroupTree {
         Ok(over_high)
     }
 
-    /// Adds to `usage` at every level below `end` (at every one if there is none), and notes new
-    /// peaks, in which `stocked` pages do not count. If a level refuses, adds at no level, and
-    /// returns the group that refused as the error. On success returns the nearest group that is
-    /// over its `high` now.
+    /// Adds `pages` to `usage` at every level from `group` up to `end`, which is not included (up
+    /// to the root if `end` is `None`). Notes new peaks, in which the `stocked` pages do not count.
+    /// If a level refuses, undoes the additions and returns the group that refused as the error. On
+    /// success returns the nearest group that is over its `high` now.
     pub(super) fn add_levels(
         &self,
         group: GroupId,
@@ -129,8 +131,8 @@ impl GroupTree {
     }
 
     /// Prefetches the counters of all levels together: a cache line that another thread has changed
-    /// takes long to arrive, and atomic operations on several such lines would wait one after the
-    /// other.
+    /// takes a long time to arrive, and atomic operations on several such lines would wait one
+    /// after the other.
     fn fetch_levels(&self, group: GroupId) {
         for id in self.path(group) {
             copy::prefetch_to_write::<1>(std::ptr::from_ref(&self.node(id).usage).cast());
@@ -145,9 +147,9 @@ impl GroupTree {
         }
     }
 
-    /// Takes pages off every level below `end` (off every one if there is none). Until now all of
-    /// the usage but `stocked` may have been in use. That peak is noted here, because charges from
-    /// a stock note none.
+    /// Takes `pages` off every level from `group` up to `end`, which is not included (up to the
+    /// root if `end` is `None`). Before, all of the usage except `stocked` pages may have been in
+    /// use. This peak is noted here, because charges from a stock note none.
     ///
     /// # Panics
     /// If the group is charged for fewer pages. No counter has changed then (M14).
@@ -169,10 +171,11 @@ impl GroupTree {
             panic!("{underflow}");
         }
         // `path` has read a node's parent before it returns the node: once the last page is taken
-        // off, the node may come to belong to another group.
+        // off, the node may be reused for another group.
         for id in self.path(group).take_while(|id| Some(*id) != end) {
             let node = self.node(id);
-            // The peak is noted before the pages are taken off, not after.
+            // The peak is noted before the pages are taken off: `GroupTree::peak` relies on this
+            // order.
             let note = |usage: u64| node.note_peak(usage.saturating_sub(stocked));
             let was_over = node.over.load(Ordering::Relaxed);
             let left = checked_take(&node.usage, pages.0, note).expect("usage covers own (I8)");
@@ -180,8 +183,8 @@ impl GroupTree {
                 self.note_over(node);
             }
             if left == 0 && node.is_deleted() {
-                // Each level is checked separately: another thread may have released the one below
-                // already.
+                // Each level is checked separately: another thread may already have released the
+                // level below.
                 self.release(id);
             }
         }

@@ -10,7 +10,7 @@ use crate::sys::process::OtherProcess;
 use crate::texts::into_io_error;
 use crate::units::{ByteSize, GIB, Grouped, KIB, MIB, PAGE_SIZE, PageCount};
 
-/// An attempt to give back more to a group than it had been charged: an accounting bug of the
+/// An attempt to give back more pages to a group than are charged to it: an accounting bug in the
 /// caller (M14). Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("group {}: {wanted} pages given back, but only {charged} are charged", group.0)]
@@ -27,11 +27,11 @@ pub(crate) struct Underflow {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Holders {
-    /// How many views are alive on the pages in `viewed`.
+    /// The number of live views of the pages in `viewed`.
     pub views: u64,
     /// Pages kept by views.
     pub viewed: PageCount,
-    /// Dirty cached pages that their store last failed to write.
+    /// Dirty cached pages whose last write to their store failed.
     pub failing: PageCount,
     /// Other cached pages that must be written before they can be evicted, or are being written.
     pub dirty: PageCount,
@@ -84,18 +84,18 @@ pub struct LimitDetails {
     /// The path of the group that refused, which is the charged one or one above it: the names from
     /// the root to the group, joined by `/`, as in [`Group::path`](super::Group::path).
     pub group: String,
-    /// The number of that group, for the layers above.
+    /// The number of the group that refused, for the layers above.
     pub(crate) id: GroupId,
-    /// The group's limit at the time.
+    /// The limit of the group that refused, at that time.
     pub max: PageCount,
-    /// Pages charged to the group and to the groups below it.
+    /// Pages charged to the group that refused and to the groups below it.
     pub usage: PageCount,
     /// The pages requested.
     pub requested: PageCount,
-    /// The reason of the refusal.
+    /// The reason for the refusal.
     pub reason: LimitReason,
-    /// What holds the memory. All zero with [`LimitReason::WouldBlock`] and
-    /// [`LimitReason::OverHigh`], where nothing is counted.
+    /// The pages that cannot be evicted, by what holds them. All zero with
+    /// [`LimitReason::WouldBlock`] and [`LimitReason::OverHigh`], where nothing is counted.
     pub holders: Holders,
 }
 
@@ -132,7 +132,7 @@ impl LimitError {
         }
     }
 
-    /// Returns whether waiting might have helped: the request was one that must not wait.
+    /// Returns whether the request was one that must not wait, so that waiting might have helped.
     pub fn would_block(&self) -> bool {
         matches!(
             self.0.reason,
@@ -229,7 +229,8 @@ impl fmt::Display for LimitError {
 }
 
 impl Holders {
-    /// Returns the pages of each kind of holder, what they are, and what to do about them.
+    /// Returns a row for each kind of holder: its pages, their description, and advice for freeing
+    /// them.
     fn rows(&self) -> [(PageCount, String, &'static str); 7] {
         let views = match self.views {
             1 => "pinned by 1 view".to_string(),
@@ -259,8 +260,8 @@ impl Holders {
         ]
     }
 
-    /// Returns advice to the caller, chosen by the kind of holder that has the most pages; of
-    /// equals, the first.
+    /// Returns advice to the caller, chosen by the kind of holder that has the most pages (the
+    /// first if several have the most).
     fn advice(&self) -> String {
         let rows = self.rows().into_iter().rev();
         match rows.max_by_key(|(pages, ..)| *pages) {
@@ -346,7 +347,7 @@ pub enum GroupError {
     /// depth (deleted groups count until their last page is gone).
     #[error("group {group}: it has {} groups below it, the most that a group may have", Grouped(super::MAX_GROUPS_BELOW as u64))]
     TooManyBelow {
-        /// The group that has that many, with the names above it.
+        /// The group that can have no more groups below it, with the names above it.
         group: String,
     },
     /// The limit was lowered and stays lowered, but usage could not be brought under it. Or the
@@ -356,7 +357,7 @@ pub enum GroupError {
 }
 
 impl GroupError {
-    /// Returns whether a group was full. Waiting, or freeing memory, may help then.
+    /// Returns whether the cause is a full group, so that waiting or freeing memory may help.
     pub fn is_limit(&self) -> bool {
         matches!(self, GroupError::Limit(_))
     }
@@ -376,8 +377,8 @@ impl GroupError {
         }
     }
 
-    /// Returns the same error with the limit that the user gave, in bytes. The tree knows only the
-    /// whole pages of it.
+    /// Returns the same error with the limit that the user gave, in bytes. The tree knows the limit
+    /// only in whole pages.
     pub(super) fn for_limit(mut self, bytes: u64) -> GroupError {
         if let GroupError::TooSmall { max, .. } = &mut self {
             *max = bytes;
@@ -402,7 +403,7 @@ impl fmt::Display for Exact {
 }
 
 /// Returns the smallest limit of a group with this many accessors: 8 pages, and 2 for each accessor
-/// (for at least one).
+/// (at least one is counted).
 pub(crate) fn minimum_pages(accessors: u32) -> PageCount {
     PageCount(8 + 2 * u64::from(accessors.max(1)))
 }

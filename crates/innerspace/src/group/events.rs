@@ -11,7 +11,7 @@ use crate::units::{ByteSize, Grouped, PageCount};
 pub struct GroupEvents {
     /// Requests that brought the group's usage above its `high`, or found it there.
     pub high: u64,
-    /// Requests that met the group's `max` and evicted pages to proceed.
+    /// Requests that reached the group's `max` and evicted pages to proceed.
     pub max: u64,
     /// Requests that failed because the group was full and nothing more could be evicted.
     pub oom: u64,
@@ -46,7 +46,7 @@ pub struct GroupStats {
     pub path: String,
     /// Pages charged to the group and to all below it.
     pub usage: PageCount,
-    /// Pages charged to the group alone, including those that deleted groups below it left behind.
+    /// Pages charged to the group itself, including those that deleted groups below it left behind.
     pub own: PageCount,
     /// The group's limit; `None` if only the groups above limit it.
     pub max: Option<PageCount>,
@@ -62,7 +62,7 @@ pub struct GroupStats {
     pub refusals: u64,
     /// All events so far.
     pub events: GroupEvents,
-    /// Pages of page-table and index nodes charged to the group alone.
+    /// Pages of page-table and index nodes charged to the group itself.
     pub tables: PageCount,
     /// Accessors of spaces in the group.
     pub accessors: u32,

@@ -1,4 +1,4 @@
-//! The public handle on a group, and its counters.
+//! The public handle to a group, and its counters.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -14,14 +14,14 @@ use crate::units::PageCount;
 
 /// A memory group: a name, a limit, and everything charged to it.
 ///
-/// Clones name the same group. Dropping the last clone deletes it: pages still charged (of files
-/// and spaces that outlive it, of views) count for the parent from then on. A group keeps the
-/// groups above it alive.
+/// Clones name the same group. Dropping the last clone deletes it: pages still charged to it (by
+/// views, and by files and spaces that outlive it) count as its parent's from then on. A group
+/// keeps the groups above it alive.
 ///
 /// A handle leads downwards only: from a group, or from a space or a file of it, there is no way to
-/// the groups above. Errors give the names of these groups, and the usage of the one that refused.
-/// A handle can change its group's own limits. So if a tenant must not raise its limit, give it a
-/// child, made by [`Group::create_child_unlimited`], of a group whose limit you keep.
+/// the groups above. Errors do give the names of the groups above, and the usage of the one that
+/// refused. A handle can change its group's own limits. So if a tenant must not raise its limit,
+/// give it a child, made by [`Group::create_child_unlimited`], of a group whose limit you keep.
 ///
 /// ```
 /// use innerspace::{KIB, MIB, Map, Memory};
@@ -80,7 +80,7 @@ impl Drop for Shared {
 }
 
 impl Group {
-    /// Creates the handle on the root of a tree: the whole memory.
+    /// Creates the handle to the root of a tree: the whole memory.
     pub(crate) fn root(tree: SharedTree) -> Group {
         Group(Arc::new(Shared {
             tree,
@@ -110,12 +110,12 @@ impl Group {
         &self.0.tree
     }
 
-    /// Returns the number that frames carry.
+    /// Returns the group's number, which the frames charged to it carry.
     pub(crate) fn id(&self) -> GroupId {
         self.0.id
     }
 
-    /// Makes a group below this one, limited to `max` bytes (rounded down to whole pages) and by
+    /// Creates a group below this one, limited to `max` bytes (rounded down to whole pages) and by
     /// every group above it.
     ///
     /// # Errors
@@ -128,7 +128,8 @@ impl Group {
             .map_err(|error| error.for_limit(max))
     }
 
-    /// Makes a group below this one that only counts: the groups above it are its limit.
+    /// Creates a group below this one that counts usage but sets no limit: only the groups above
+    /// limit it.
     ///
     /// # Errors
     /// The errors of [`Group::create_child`], except [`GroupError::TooSmall`].
@@ -138,8 +139,8 @@ impl Group {
 
     fn make_child(&self, name: &str, max: Option<PageCount>) -> Result<Group, GroupError> {
         let tree = &self.0.tree;
-        // Groups right below the root are not charged for: only the owner of the memory makes them,
-        // and their number is limited.
+        // Groups right below the root are not charged for: only the owner of the memory creates
+        // them, and their number is limited.
         let heap = match self.0.id {
             GroupId::ROOT => 0,
             _ => GroupTree::heap_of(name),
@@ -209,10 +210,10 @@ impl Group {
     /// Like [`Group::set_low`], but absolute: requests of other groups fail before a protected page
     /// is evicted.
     ///
-    /// Other groups cannot use this memory for data that is not yet written to its store: such a
-    /// write is refused in the name of the writer's group. For data that was unwritten when the
-    /// protection was set, this holds once the data is written. Anonymous memory and views of other
-    /// groups cannot be evicted; a `max` of these groups keeps them from taking the protected
+    /// Other groups cannot use this memory for data that is not yet written to its store: a write
+    /// that would do so is refused, and the error names the writer's group. Data that was unwritten
+    /// when the protection was set may stay until it is written. Anonymous memory and views of
+    /// other groups cannot be evicted; a `max` of these groups keeps them from taking the protected
     /// memory.
     ///
     /// # Errors
@@ -241,7 +242,7 @@ impl Group {
     }
 
     /// Returns the highest usage in bytes since the previous call for this group.
-    /// [`GroupStats::peak`] has the highest ever.
+    /// [`GroupStats::peak`] has the highest usage ever.
     pub fn take_peak(&self) -> u64 {
         self.0.tree.take_peak(self.0.id).bytes()
     }
@@ -257,7 +258,7 @@ impl Group {
         self.0.tree.pressure(self.0.id)
     }
 
-    /// Creates a handle with which to wait for events.
+    /// Subscribes to the group's events. The returned handle waits for them.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -282,7 +283,7 @@ impl Group {
 
     /// Calls `callback` after events were counted, until the returned handle is dropped. The
     /// callback runs on the service thread, or in [`Memory::tick`](crate::Memory::tick), about once
-    /// a second and when memory is short. One call may stand for several events.
+    /// a second and when memory is short. One call may report several events.
     ///
     /// # Errors
     /// The group, which pays for the subscription, is full, or one above it is.

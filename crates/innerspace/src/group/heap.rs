@@ -11,7 +11,7 @@ use super::{GroupId, GroupTree, LimitError, LimitReason, Reach};
 use crate::sync::Arc;
 use crate::units::PageCount;
 
-/// How many times a charge makes room and tries again.
+/// The most times that a charge makes room and tries again.
 const ROUNDS: usize = 16;
 
 /// How a charge may make room.
@@ -92,7 +92,7 @@ impl std::fmt::Debug for HeapBytes {
 }
 
 impl GroupTree {
-    /// Enters bytes in the ledger of a group. The caller keeps the group alive.
+    /// Adds bytes to the ledger of a group. The caller keeps the group alive.
     pub(super) fn add_heap(
         &self,
         id: GroupId,
@@ -167,8 +167,8 @@ impl GroupTree {
         let excess = ledger.take_excess();
         drop(ledger);
         self.uncharge_some(id, excess);
-        // A thread that deletes the group looks at the ledger after it has marked the group: one of
-        // the two threads sees the other's change.
+        // A thread that deletes the group marks it, then looks at the ledger. So one of the two
+        // threads sees the other's change.
         if is_last && node.is_deleted() {
             self.release(id);
         }

@@ -1,6 +1,7 @@
 //! The number of a group.
 
-/// Names a group of one `GroupTree`. Written into the metadata of every frame charged to it.
+/// The number of a group in its `GroupTree`. The metadata of every frame charged to the group
+/// contains it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct GroupId(pub(crate) u16);
 

@@ -1,4 +1,4 @@
-//! What the models of loom see of this layer: the stocks of pages that are charged ahead.
+//! The part of this layer that loom's models include: the stocks of pages charged in advance.
 
 mod id;
 mod levels;

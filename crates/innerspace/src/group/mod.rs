@@ -2,23 +2,22 @@
 //! group refuses a request.
 //!
 //! **What it is.** A tree of counters, like Linux's memory cgroups. Every page in use is charged to
-//! one group and counts in that group and in all above it; each group has a hard limit, `max`, and
-//! may have a mark above which charges are slow, `high`, and protection from reclaim for others,
-//! `low` and `min`. The root's limit is the whole memory.
+//! one group, and counts in that group and in all above it. Each group has a hard limit, `max`. It
+//! may also have a mark above which charges are slow, `high`, and marks up to which its pages are
+//! protected from reclaim for other groups, `low` and `min`. The root's limit is the whole memory.
 //!
-//! **Key types.** `GroupTree` holds the nodes; a `GroupId` names one and is followed without a
-//! lock (two loads). A `Charge` is a guard: dropped, it gives the pages back; `commit` hands them
-//! to the frame that carries the group's number. [`Group`] is the public handle; the last clone
-//! deletes the group. `Reclaimer` is the upcall by which a group that is over its limit gets
-//! pages freed: `reclaim` implements it. [`LimitError`] says which group is full and what holds its
-//! memory.
+//! **Key types.** `GroupTree` holds the nodes; a `GroupId` is the number of one, which is looked up
+//! without a lock, by two loads. A `Charge` is a guard: dropping it gives the pages back; `commit`
+//! passes them on to a frame, which carries the group's number. [`Group`] is the public handle; the
+//! last clone deletes the group. `Reclaimer` is the upcall that frees pages of a full group:
+//! `reclaim` implements it. [`LimitError`] says which group is full and what holds its memory.
 //!
 //! - `handle`, `events`, `watch`, `stall`: the user's side: the handle; figures; notification of
 //!   events; the record of stalls
 //! - `tree`, `node`, `slab`: the shape of the tree and the counters of each group, which never move
 //! - `charge`, `counters`: charging, by way of the stock; the hierarchical counter
-//! - `stock`, `slot`, `moves`, `levels`: charges in stock for each thread; the word of a slot;
-//!   pages under way; the counters as the stock sees them
+//! - `stock`, `slot`, `moves`, `levels`: pages charged in advance for each thread; the word of a
+//!   slot; counts of moves to and from a stock; the counters as the stock sees them
 //! - `id`: the number of a group
 //! - `aside`: pages set aside for requests that must succeed later
 //! - `heap`; `blocks`, `block_sizes`: bytes on the heap that a group is charged for; the blocks of
@@ -27,9 +26,9 @@
 //! - `report`, `error`: usage, statistics and `validate`; the errors
 //!
 //! **States of a node.** Free -> Live (`create`) -> Deleted (`remove`) -> Free (its last page was
-//! given back). A deleted node stays between its pages and its parent: it takes no new charge, has
-//! no name and no limit, and its pages count as the parent's own. So the charges pass to the parent
-//! in constant time. Nodes are never moved or unmapped.
+//! given back). A deleted node stays in the tree as long as pages are charged to it: it takes no
+//! new charge, has no name and no limit, and its pages count as the parent's own. So deletion
+//! passes the charges to the parent in constant time. Nodes are never moved or unmapped.
 //!
 //! **Numbers.** Each node counts `usage` (pages of the node and of all below it) and `own` (pages
 //! charged to the node itself). At rest `usage = own + sum(usage of children)` (I8). A charge adds
@@ -37,8 +36,8 @@
 //! instant. If a level refuses, the levels below it are undone, and nothing else has changed. Most
 //! charges never touch the levels: each thread has a stock of charged pages. The pages of a stock
 //! count as used, reports subtract them, and they are given back before a request is refused. A
-//! stock has up to 128 pages of a group, and more while every limit is far. A group that is over
-//! its limit (`over`) has nothing in stock.
+//! stock has up to 128 pages of a group, and more while no limit is near. A group that is over its
+//! limit (`over`) has nothing in stock.
 //!
 //! **Events** ([`GroupEvents`]) are counted where they happen; the service thread then notifies
 //! each [`GroupWatch`].
@@ -105,12 +104,12 @@ use crate::units::PageCount;
 /// The maximum depth of groups below the root.
 pub const MAX_DEPTH: usize = 8;
 
-/// The maximum number of groups that one group may have below it, at any depth: a sixteenth of all
-/// that a memory can have, so that one tenant does not use up the group numbers of the others. The
-/// root may have all.
+/// The maximum number of groups that one group may have below it, at any depth: a sixteenth of the
+/// number that a memory can have, so that one tenant does not use up the group numbers of the
+/// others. The root has no such maximum.
 pub const MAX_GROUPS_BELOW: usize = 4096;
 
-/// Frees pages of a group that is over its limit. The layer above implements this trait, whose
+/// Frees pages of a group that has reached its limit. The layer above implements this trait. Its
 /// functions are called with no lock held.
 pub(crate) trait Reclaimer: Send + Sync {
     /// Tries to free `pages` that are charged to `group` or below it, and returns how many were

@@ -1,12 +1,12 @@
 //! Counts of moves of pages between the levels and a slot of the stock. During a move, pages are
-//! charged, but they are in no slot and not in use by a caller. `stock` describes the use of the
-//! counts.
+//! charged, but they are in no slot and not in use by a caller. `stock` describes how the counts
+//! are used.
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::per_thread::Drains;
 
 /// The low half counts the threads that are moving pages, the high half the moves that have ended.
-/// The word is on another cache line than those that every charge reads.
+/// The word is not on a cache line that every charge reads.
 #[repr(align(128))]
 pub(super) struct Moves(AtomicU64);
 
@@ -28,7 +28,7 @@ impl Moves {
         Moves(AtomicU64::new(0))
     }
 
-    /// Announces that this thread moves pages, until the result is dropped.
+    /// Announces that this thread is moving pages, until the result is dropped.
     pub(super) fn begin(&self, drains: &Drains) -> Moving<'_> {
         self.0.fetch_add(MOVING, Ordering::Relaxed);
         // The barrier pairs with that of a thread that begins a drain: one of the two threads sees

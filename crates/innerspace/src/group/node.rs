@@ -25,10 +25,10 @@ struct Apart;
 
 /// One group's counters. All are atomic; `parent` is constant while the node is not free.
 ///
-/// The fields that charges write are on other lines than the fields that charges only read. So a
+/// The fields that charges write are on other cache lines than those that charges only read. So a
 /// charge knows the path to the root before the first contended line has arrived.
 ///
-/// A node is free by default, and then only its state means anything.
+/// A node is free by default. While it is free, only its state is meaningful.
 #[derive(Default)]
 #[repr(C, align(128))]
 pub(crate) struct Node {
@@ -39,7 +39,8 @@ pub(crate) struct Node {
     /// The highest `usage` that a charge reached, without the pages in stock, up to the last
     /// [`super::GroupTree::take_peak`].
     peak: AtomicU64,
-    /// The highest since then. Charges raise this counter only, not `peak` as well.
+    /// The highest `usage` since the last [`super::GroupTree::take_peak`], without the pages in
+    /// stock. Charges raise only this counter, not `peak`.
     recent_peak: AtomicU64,
     /// Pages of page-table and index nodes charged to this node itself (a share of `own`).
     pub(super) tables: AtomicU64,
@@ -59,7 +60,7 @@ pub(crate) struct Node {
     pub(super) low: AtomicU64,
     /// Below this mark, the group's pages are not evicted for others at all.
     pub(super) min: AtomicU64,
-    /// The sum of `min` of the groups right below. It is changed under the tree's mutex only.
+    /// The sum of `min` of the groups right below. It changes only under the tree's mutex.
     pub(super) owed: AtomicU64,
     _events_apart: Apart,
     /// Charges write these too, when they meet a limit.
@@ -125,8 +126,8 @@ impl Ledger {
 }
 
 impl Node {
-    /// Initialises the node of a new group: Free -> Live. The tree's mutex is held, and the number
-    /// is free.
+    /// Initialises the node of a new group: Free -> Live. The caller holds the tree's mutex, and
+    /// the number is free.
     pub(super) fn start(&self, parent: Option<GroupId>, max: u64) {
         let counters = [
             &self.usage,
@@ -175,7 +176,7 @@ impl Node {
         }
     }
 
-    /// Returns whether the group is deleted, with pages still charged. SeqCst pairs with `remove`:
+    /// Returns whether the group is deleted and its node not yet free. SeqCst pairs with `remove`:
     /// either `remove` sees usage 0, or the last uncharge sees the new state.
     #[inline]
     pub(super) fn is_deleted(&self) -> bool {
@@ -206,8 +207,8 @@ impl Node {
 
     /// Returns the highest `usage` noted so far.
     pub(super) fn highest(&self) -> u64 {
-        // The recent peak is read first: `take_recent_peak` enters a peak in `peak` before it takes
-        // the peak out of `recent_peak`.
+        // The recent peak is read first: `take_recent_peak` copies a peak to `peak` before it
+        // resets `recent_peak`.
         let recent = self.recent_peak.load(Ordering::SeqCst);
         recent.max(self.peak.load(Ordering::SeqCst))
     }

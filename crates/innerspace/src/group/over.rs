@@ -1,9 +1,10 @@
-//! Groups over their limit. Either the limit was lowered and could not be met, or room is kept in
-//! it for pages that are lent (`aside`).
+//! Groups over their limit. Either a group's limit was lowered and could not be met, or it includes
+//! room that is kept for lent pages (`aside`).
 //!
 //! Pages given back to such a group, or to one below it, are taken off the levels and not put in
-//! the thread's stock: from there they would be charged again without a look at the levels. The
-//! tree counts these groups, so that an uncharge looks at a single word while there are none.
+//! the thread's stock: from there they would be charged again without checking the levels. The tree
+//! counts the groups over their limit, so that an uncharge reads a single word while there are
+//! none.
 //!
 //! [`GroupTree::note_over`] is called by a thread that brings a group over its limit, that changes
 //! a limit, or that lowers the usage of a group that is over. Pages given back at the very moment
@@ -15,7 +16,7 @@ use super::tree::GroupTree;
 use crate::sync::atomic::Ordering;
 
 impl GroupTree {
-    /// Returns whether this group, or one above it, has more than its limit.
+    /// Returns whether this group, or one above it, is over its limit.
     #[inline]
     pub(super) fn is_any_over(&self, group: GroupId) -> bool {
         let is_over = |id| self.node(id).over.load(Ordering::Relaxed);
@@ -27,8 +28,8 @@ impl GroupTree {
     /// Updates the flag of a group after a change of its usage or limit.
     #[cold]
     pub(super) fn note_over(&self, node: &Node) {
-        // A thread that changes usage or limit afterwards comes here itself. So it is enough to
-        // compare once more after the flag was set.
+        // A thread that changes the usage or the limit later calls this function itself. So one
+        // more comparison after the flag is set is enough.
         loop {
             let limit = || {
                 let lent = node.lent.load(Ordering::SeqCst);

@@ -3,16 +3,16 @@
 //! The rules are the published ones of Linux's `memory.low` and `memory.min`
 //! (Documentation/admin-guide/cgroup-v2.rst, with `memory_recursiveprot`). A group's protection is
 //! bounded by that of the groups above it, up to the group that is shrunk, whose own protection
-//! does not count. Children that ask for more than there is get shares in proportion to how much
-//! each uses of what it asks for, up to what it asked for. The rest is shared in proportion to the
-//! pages that are not yet protected.
+//! does not count. A child claims protection for the pages that it uses, up to its own setting. If
+//! the children claim more than their parent has, each gets a share in proportion to its claim. If
+//! they claim less, the rest is shared in proportion to the pages that are not claimed.
 
 use super::tree::Shape;
 use super::{GroupId, GroupTree};
 use crate::sync::atomic::Ordering;
 use crate::units::PageCount;
 
-/// The kind of protection that counts.
+/// The kinds of protection that eviction respects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Spared {
     /// `low` and `min`.
@@ -27,7 +27,7 @@ pub(crate) struct Portion {
     pub(crate) group: GroupId,
     /// Pages charged to the group itself.
     pub(crate) own: PageCount,
-    /// The protected pages among these.
+    /// The protected pages among `own`.
     pub(crate) spared: PageCount,
 }
 
@@ -38,8 +38,8 @@ impl Portion {
     }
 }
 
-/// Returns `part` of `whole`, scaled so that `whole` becomes `to`. Rounds up: otherwise each call
-/// could take the one page that rounding had exposed.
+/// Returns `part` of `whole`, scaled so that `whole` becomes `to`. Rounds up: otherwise reclaim
+/// could take, again and again, the one page that rounding down exposes.
 fn scaled(part: u64, to: u64, whole: u64) -> u64 {
     match whole {
         0 => 0,

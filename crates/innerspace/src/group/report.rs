@@ -16,7 +16,7 @@ impl GroupTree {
     }
 
     /// Returns the pages in use that are charged to the group or below it, without those in stock.
-    /// Exact while no thread charges.
+    /// Exact while no thread is charging.
     pub(crate) fn usage(&self, id: GroupId) -> PageCount {
         let charged = self.charged(id).0;
         let stocked = self.stocks.sum(|group| self.is_below(group, id));
@@ -73,8 +73,8 @@ impl GroupTree {
     /// pages in them.
     pub(crate) fn peak(&self, id: GroupId) -> PageCount {
         self.stocks.settle_below(self, id);
-        // Usage is read before the noted peak. If pages were taken off before this read, the peak
-        // was noted before that, so the read of the noted peak finds it.
+        // Usage is read before the noted peak. If pages had been taken off by then, their peak had
+        // already been noted, so reading the noted peak finds it.
         let usage = self.usage(id);
         fence(Ordering::Acquire);
         PageCount(self.node(id).highest()).max(usage)

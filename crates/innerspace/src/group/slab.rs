@@ -4,12 +4,12 @@ use crate::sync::OnceLock;
 
 /// log2 of the first chunk's length; each further chunk is twice as long as the one before.
 const FIRST_SHIFT: u32 = 4;
-/// The number of chunks that covers every `u16`: 16 + 32 + ... exceeds 65,536 with the thirteenth.
+/// The number of chunks that covers every `u16`: with the thirteenth, 16 + 32 + ... exceeds 65,536.
 const CHUNKS: usize = 13;
 
-/// A slab in chunks over all `u16` numbers. Elements are created on demand, never moved, and not
-/// dropped before the slab. So a number is followed with no lock, by two loads (the chunk, the
-/// element).
+/// A slab, in chunks, with an element for each `u16` number. Elements are created on demand, never
+/// moved, and not dropped before the slab. So a lookup takes no lock, only two loads (the chunk,
+/// the element).
 pub(crate) struct Slab<T> {
     chunks: [OnceLock<Box<[T]>>; CHUNKS],
 }

@@ -7,7 +7,8 @@
 //! | 32..48 | most | the pages that the slot may hold: the size of its last batch |
 //! | 48..64 | count | pages in stock |
 //!
-//! The lower of low and count tells how high usage was since the slot was last settled.
+//! To *settle* a slot is to note the peak of usage. The lower of low and count tells how high usage
+//! was since then.
 
 use super::GroupId;
 
@@ -16,7 +17,7 @@ use super::GroupId;
 pub(super) struct Batches {
     /// The pages in a thread's first batch; 0 for no stock at all.
     pub(super) first: u32,
-    /// The most pages in a batch of a thread that takes batch after batch while the limits are far.
+    /// The most pages in a batch of a thread that takes batch after batch while no limit is near.
     pub(super) largest: u32,
     /// The most pages that all slots together may hold above their first batches.
     pub(super) all: u64,
@@ -33,8 +34,8 @@ impl Batches {
     }
 
     /// Returns the size of the next batch of the slot `word`: twice the last one, but no more than
-    /// the distance to the nearest limit allows, and no more than the slot's share if `large` other
-    /// slots may hold more than a first batch. It is never smaller than a first batch.
+    /// the distance to the nearest limit allows, and no more than the slot's share of `all` when
+    /// `large` other slots may hold more than a first batch. The result is at least a first batch.
     pub(super) fn next(self, word: Slot, margin: u64, large: usize) -> u32 {
         let twice = (2 * word.most()).min(self.largest).into();
         let share = self.all / (large as u64 + 1);
@@ -80,7 +81,7 @@ impl Slot {
     }
 
     /// Returns the lowest count since the slot was last settled. Charges leave the field `low`
-    /// alone: after several in a row, the count after the last one is the lowest.
+    /// alone: after several consecutive charges, the count is the lowest.
     pub(super) fn low(self) -> u32 {
         ((self.0 >> LOW & FIELD) as u32).min(self.count())
     }
@@ -106,9 +107,9 @@ impl Slot {
         Slot((self.0 & !(FIELD << LOW) | low) + (pages << COUNT))
     }
 
-    /// Returns the word with `pages` less, if the slot has as many of this group. Takes as few
-    /// instructions as possible: each of several charges in a row waits for the word that the one
-    /// before has stored.
+    /// Returns the word with `pages` fewer, if the slot has that many pages of this group. Takes as
+    /// few instructions as possible: of several consecutive charges, each waits for the word that
+    /// the previous one stored.
     #[inline(always)]
     pub(super) fn minus(self, group: GroupId, pages: u64) -> Option<Slot> {
         if self.group() != group || pages > FIELD {

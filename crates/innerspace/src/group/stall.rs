@@ -1,4 +1,4 @@
-//! The time in which requests of a group were stalled for memory, in windows.
+//! Records how long requests of a group were stalled for memory, in the last minute and in all.
 //!
 //! As in Linux's pressure stall information ("some"), an instant counts once, however many requests
 //! are stalled in it. The last minute is kept in half seconds; the half second in which a window
@@ -23,7 +23,7 @@ pub struct Pressure {
     pub ten_seconds: f64,
     /// The share of the last minute, from 0 to 1. In a younger memory, the share of its age.
     pub minute: f64,
-    /// The whole stalled time since the group was created.
+    /// The total stalled time since the group was created.
     pub total: Duration,
 }
 
@@ -39,13 +39,13 @@ impl fmt::Display for Pressure {
     }
 }
 
-/// The record of one group. Times are nanoseconds since a moment that the caller chooses, and never
-/// go back.
+/// The record of one group's stalls. Times are nanoseconds since a moment that the caller chooses,
+/// and never decrease.
 #[derive(Debug)]
 pub(super) struct Stalls {
     /// The number of requests that are stalled now.
     now: u32,
-    /// The time since which at least one request is stalled.
+    /// The time since which at least one request has been stalled.
     since: u64,
     total: u64,
     /// Slots of time, each with its number and the nanoseconds stalled in it. A slot is at its
@@ -71,7 +71,7 @@ impl Stalls {
         self.now += 1;
     }
 
-    /// Ends a stall. If the node has become another group's meanwhile, there is no stall to end.
+    /// Ends a stall. If the node was reused for another group meanwhile, there is no stall to end.
     pub(super) fn end(&mut self, time: u64) {
         if self.now == 0 {
             return;

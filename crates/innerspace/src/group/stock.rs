@@ -2,17 +2,17 @@
 //! shared cache line.
 //!
 //! A *slot* is one word: a group, and how many of its pages are charged but not handed out. The
-//! pages of a slot count in the `usage` of the group and of all above it, so limits hold as if they
-//! were in use; reports of usage subtract them. A slot with pages keeps its group's number from
-//! being used again. Each thread has a stripe of a few slots, chosen by the group's number:
-//! `sync::per_thread` has the protocol. Once there are more threads than such stripes, the others
-//! share a few more, each with a mutex.
+//! pages of a slot count in the `usage` of the group and of all above it, so limits hold as if
+//! these pages were in use; reports of usage subtract them. A slot with pages keeps its group's
+//! number from being used again. Each thread has a stripe of a few slots, chosen by the group's
+//! number: `sync::per_thread` has the protocol. If there are more threads than these stripes, the
+//! rest share a few more stripes, each with a mutex.
 //!
 //! `slot` describes the bits of the word.
 //!
 //! - A charge of n pages takes n off the count.
 //! - An uncharge of n pages adds n to the count, and sets low to the count before. If the slot
-//!   would then hold more than `most`, half of that stays.
+//!   would then hold more than `most`, it keeps half of `most`.
 //! - A refill sets count to the batch less n. The batch was first added to every level.
 //! - A drain, before a refusal or by a deletion, sets count and most to 0, so that the next batch
 //!   is a first one. The count is taken off every level.
@@ -20,10 +20,10 @@
 //!   level of the old group.
 //!
 //! **Batches grow.** A thread that keeps charging the same group takes twice as many pages each
-//! time, as long as every limit is far (`PART`), so that threads which charge one group seldom meet
-//! at its levels. Where a limit is near, batches are small again. All slots with large batches
-//! share a part of the memory (`Batches::all`): however many threads there are, most of it is in
-//! use or free.
+//! time, as long as no limit is near (`PART`), so that threads which charge one group seldom
+//! contend for its levels. When a limit is near, batches are small again. All slots with large
+//! batches share a part of the memory (`Batches::all`): however many threads there are, most of the
+//! memory is in use or free.
 //!
 //! **Peaks.** While the count of a slot only falls, the levels do not change, and the pages in use
 //! are at their highest now, although no thread has noted that. A thread that takes pages off the
@@ -36,23 +36,23 @@
 //! adds to the levels after its announcement, with a fence between: a thread that saw the levels
 //! full sees the move, or the pages that it left in the slot.) Otherwise the request begins to
 //! *drain*: from then on no thread refills its stock or puts pages in it. The request waits until
-//! nothing moves, empties the slots below the refusing group, and tries again, until nothing was
-//! left to empty and no other thread has moved pages. The two counts (moves and drains) work as in
-//! Dekker's algorithm: each side raises its own, then reads the other's, with the asymmetric
-//! barrier between. So a refill that did not see the drain is waited for, and every other thread
-//! puts pages in a slot at most once more.
+//! nothing moves, empties the slots below the refusing group, and tries again. It repeats this
+//! until it succeeds, or there was nothing left to empty and no other thread has moved pages. The
+//! two counts (moves and drains) work as in Dekker's algorithm: each side raises its own, then
+//! reads the other's, with the asymmetric barrier between. So a refill that did not see the drain
+//! is waited for, and every other thread puts pages in a slot at most once more.
 //!
 //! **Deletion (M6).** The group is marked deleted, then its slots are emptied. A thread looks at
 //! the mark while it changes its slots, so one of the two threads sees the other's change.
 //!
-//! **Giving back more than is charged (M14)** is noticed before anything is stocked: the group's
-//! own charge, less the thread's stock, is then too small. The counter is read first, with Acquire,
-//! then the slot. Pages found in an owned slot were charged before the owner put them there. A
-//! thread that empties the slot takes them off the counter afterwards, with Release, and every
-//! change of the counter meanwhile is a read-modify-write that continues that release. So either
-//! the counter as it was read includes the pages, or the slot is found without them. A shared slot
-//! gives no such guarantee, because another thread may fill it between the two looks. It is not
-//! looked at, and an excess given back to one is noticed when it is emptied.
+//! **Giving back more than is charged (M14)** is detected before anything is stocked: the group's
+//! own charge, less the thread's stock, is too small. The counter is read first, with Acquire, then
+//! the slot. Pages found in an owned slot were charged before the owner put them there. A thread
+//! that empties the slot takes them off the counter afterwards, with Release, and every change of
+//! the counter meanwhile is a read-modify-write that continues that release. So either the counter
+//! as it was read includes the pages, or the slot is found without them. A shared slot gives no
+//! such guarantee, because another thread may fill it between the two reads. So shared slots are
+//! not read, and an excess given back to one is detected when the slot is emptied.
 
 use super::GroupId;
 use super::levels::Levels;
@@ -62,8 +62,8 @@ use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::per_thread::{Draining, OWNERS, SHARED, ThreadSlots};
 use crate::sync::{Rank, thread};
 
-/// Slots of a stripe: the number of groups of which a thread can have pages in stock, as long as
-/// the group numbers do not collide.
+/// The number of slots in a stripe. A thread can have pages of this many groups in stock, as long
+/// as the group numbers do not collide.
 pub(super) const WAYS: usize = if cfg!(loom) { 1 } else { 8 };
 
 /// The slots of one stripe.
@@ -117,9 +117,9 @@ impl Stocks {
         changed.flatten()
     }
 
-    /// Changes the slot as [`Stocks::change`] does. Adds `pages`, which are charged to `group` and
-    /// in no slot. Pages that the new word does not hold are taken off the levels. Returns false,
-    /// with no change, if `next` returns no word, or while slots are being drained.
+    /// Changes the slot as [`Stocks::change`] does, and adds `pages`, which are charged to `group`
+    /// but in no slot. Pages for which the new word has no room are taken off the levels. Returns
+    /// false, with no change, if `next` returns no word, or while slots are being drained.
     fn exchange(
         &self,
         levels: &impl Levels,
@@ -180,9 +180,10 @@ impl Stocks {
         word.most().max(self.batches.first)
     }
 
-    /// Makes room in a full slot. It keeps half of what it may hold, so that the next uncharges
-    /// find room and the next charges find pages; the rest is taken off the levels. If `pages` are
-    /// more than the slot may hold at all, it stays full, since more pages will be wanted.
+    /// Makes room in a full slot. The slot keeps half of what it may hold, so that the next
+    /// uncharges find room and the next charges find pages; the rest is taken off the levels. If
+    /// `pages` alone is more than the slot may hold, the slot stays full, since more pages will be
+    /// wanted.
     #[cold]
     fn overflow(&self, levels: &impl Levels, number: usize, group: GroupId, pages: u64) -> bool {
         if self.batches.first == 0 || self.stripes.drains().any() {
@@ -292,9 +293,9 @@ impl Stocks {
         charged.saturating_sub(in_stock)
     }
 
-    /// Notes the highest usage since the previous call. Called before the usage of the group's
-    /// levels changes. Returns the number of pages in the slot, which stay there until this thread
-    /// uses the slot again; 0 for a shared slot.
+    /// Settles the slot: notes the highest usage since the previous call. Called before the usage
+    /// of the group's levels changes. Returns the number of pages in the slot, which stay there
+    /// until this thread uses the slot again; 0 for a shared slot.
     pub(super) fn settle(&self, levels: &impl Levels, number: usize, group: GroupId) -> u64 {
         let change = self.change(number, group, |word| {
             (word.group() == group).then(|| word.settled())
@@ -327,7 +328,8 @@ impl Stocks {
             if word.is_due() && levels.is_below(word.group(), top) {
                 levels.note_peak(word.group(), word.low());
                 let settled = word.settled().0;
-                // If this fails, another thread has settled or changed the slot, which is as good.
+                // If this fails, another thread has settled or changed the slot, which is just as
+                // good.
                 let _ = slot.compare_exchange(word.0, settled, Ordering::AcqRel, Ordering::Relaxed);
             }
         }
@@ -363,7 +365,8 @@ impl Stocks {
             .sum()
     }
 
-    /// Gives back the stock of the thread with this number. Begins no drain.
+    /// Gives back the pages of `top` and the groups below it in the slots of the thread with this
+    /// number. Begins no drain.
     fn drain_own(&self, levels: &impl Levels, number: usize, top: GroupId) {
         let slots = self.stripes.look(number);
         let is_any = |slot: &AtomicU64| Slot(slot.load(Ordering::Relaxed)).count() > 0;
@@ -437,7 +440,7 @@ impl Stocks {
     }
 
     /// Returns the number of pages in stock of the groups that `wanted` selects. Exact while no
-    /// thread charges.
+    /// thread is charging.
     pub(super) fn sum(&self, wanted: impl Fn(GroupId) -> bool) -> u64 {
         self.stripes
             .all()

@@ -29,7 +29,7 @@ const IN_USE: &str = "a handle keeps its group";
 const SET_MAX_ROUNDS: usize = 64;
 
 /// The most pages that one group's `min` adds to the sum in its parent, so that sums do not
-/// overflow: more than any memory has.
+/// overflow. No memory has as many pages.
 pub(super) const MOST_OWED: u64 = 1 << 44;
 
 /// The marks of a group besides `max`.
@@ -292,8 +292,8 @@ impl GroupTree {
     /// on, and its number is reused once the last of the charges is given back. Takes constant
     /// time, whatever is charged.
     ///
-    /// Returns false if the group is the root, is gone already or has live groups below it, which
-    /// the handles exclude.
+    /// Returns false if the group is the root, is already deleted or has live groups below it. The
+    /// handles exclude these cases.
     pub(crate) fn remove(&self, id: GroupId) -> bool {
         let mut shape = self.shape.lock();
         let is_leaf = shape.live(id).is_some_and(|entry| entry.live == 0);
@@ -388,13 +388,13 @@ impl GroupTree {
         std::iter::successors(Some(id), |id| self.node(*id).parent())
     }
 
-    /// Counts an event of a group `times` times, and notes that its watchers have to be called.
+    /// Counts an event of a group `times` times, and notes that its watchers are to be called.
     pub(super) fn count(&self, id: GroupId, times: u64, which: fn(&EventCounters) -> &AtomicU64) {
         which(&self.node(id).events).fetch_add(times, Ordering::Relaxed);
         self.watchers.note();
     }
 
-    /// Counts a request that met this group's `max` and now reclaims.
+    /// Counts a request that reached this group's `max` and now reclaims.
     pub(crate) fn count_max(&self, id: GroupId) {
         self.count(id, 1, |events| &events.max);
     }
@@ -450,7 +450,8 @@ impl GroupTree {
         Ok(())
     }
 
-    /// Sets a group's `min`, and updates `owed` of the group above. The tree's mutex is held.
+    /// Sets a group's `min`, and updates `owed` of the group above. The caller holds the tree's
+    /// mutex.
     fn change_min(&self, id: GroupId, min: u64) {
         let node = self.node(id);
         let before = node.min.swap(min, Ordering::Relaxed);

@@ -2,13 +2,13 @@
 //!
 //! Charging and reclaim only count events and set a flag. The service thread (or `tick`) looks at
 //! the flag and calls the watchers of groups that have changed, with no lock held. Each callback
-//! runs in the lane of its group, so that one that hangs delays only those of its own group. At
-//! most one call to a callback is under way at a time.
+//! runs in the lane of its group, so that a callback that hangs delays only those of the same
+//! group. At most one call to a callback is under way at a time.
 //!
 //! A watcher is charged to its group, which keeps the group's number from being given to another.
-//! The list's lock is an innermost lock: no code of the user's runs or is dropped under it (a
+//! The list's lock is an innermost lock: under it, no user code runs and no callback is dropped (a
 //! watcher in the list is also held by its [`GroupWatch`]). A callback that is running when its
-//! handle is dropped runs to its end.
+//! handle is dropped runs to completion.
 
 use std::time::{Duration, Instant};
 
@@ -49,7 +49,7 @@ struct Watcher {
 
 /// A subscription to a group's events, created by [`Group::watch`](super::Group::watch) or
 /// [`Group::on_events`](super::Group::on_events). Dropping it ends the subscription; a callback
-/// that is running runs to its end.
+/// that is running runs to completion.
 #[must_use = "the subscription ends when this is dropped"]
 pub struct GroupWatch {
     watchers: Arc<Watchers>,
@@ -65,14 +65,14 @@ impl std::fmt::Debug for GroupWatch {
 
 impl Drop for GroupWatch {
     fn drop(&mut self) {
-        // Relaxed: a call that begins at this very moment runs to its end.
+        // Relaxed: a call that begins at this very moment runs to completion.
         self.watcher.is_over.store(true, Ordering::Relaxed);
         self.watchers.change(|list| list.leave(self.ticket));
     }
 }
 
 impl GroupWatch {
-    /// The heap bytes of a watcher, with its place in the list.
+    /// The heap bytes of a watcher, including its place in the list.
     pub(super) const HEAP: usize = size_of::<Watcher>() + 16 + 24 + 48;
 
     /// Creates a watcher of `group`, whose events are `seen` now.
@@ -109,7 +109,7 @@ impl GroupWatch {
     /// as last reported.
     ///
     /// The service thread reports events about once a second, and when memory is short. In a memory
-    /// without one, [`Memory::tick`](crate::Memory::tick) reports them.
+    /// without a service thread, [`Memory::tick`](crate::Memory::tick) reports them.
     pub fn wait_timeout(&self, seen: &GroupEvents, timeout: Duration) -> GroupEvents {
         // `None` if the deadline is past the end of the clock.
         let deadline = Instant::now().checked_add(timeout);
@@ -173,8 +173,8 @@ impl Watchers {
 }
 
 impl Watcher {
-    /// Calls the callback until it was called with the events as last reported. The caller holds no
-    /// lock. A panic of the callback is resumed at the end.
+    /// Calls the callback until it has been called with the events as last reported. The caller
+    /// holds no lock. A panic in the callback is resumed at the end.
     fn call(&self) {
         let Some(callback) = &self.callback else {
             return;
