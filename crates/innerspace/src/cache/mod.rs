@@ -1,13 +1,13 @@
-//! Cached files: the bytes of a store, in blocks, in frames of the arena.
+//! Cached files: the bytes of stores, kept block by block in frames of the arena.
 //!
-//! **What it is.** A [`PagedFile`] is one store with a cache of its own: read, viewed, written,
-//! mapped, cut, synced. It is to this library what inode and address space are to a kernel.
+//! **What it is.** A [`PagedFile`] is one store and its cache. It can be read, viewed, written,
+//! mapped, cut and synced. It corresponds to an inode and its `address_space` in Linux.
 //!
 //! **Key types.** [`PagedFile`]: a handle. [`FileInner`]: shared by handles and mappings; dropping
 //! the last one closes the file. [`FileCore`]: the file's state, in components. [`View`]: immutable
 //! bytes. [`LockedBlock`]: a block for a page fault. [`Mappers`]: the upcall by which the cache
-//! takes translations away. [`Cache`]: shared by the files of one memory, with the work that a
-//! service thread does for them.
+//! revokes translations. [`Cache`]: shared by the files of one memory, with the work that a service
+//! thread does for them.
 //!
 //! - `core`: a file's state: identity, store, blocks, writes, locks, counters; the checks at the
 //!   start of a call
@@ -15,18 +15,19 @@
 //!   it finds, and batches of these
 //! - `read`: bytes from the store: holes, one read per block, requests in flight, read-ahead; views
 //!   and copies
-//! - `write`: writes, which move viewed blocks to new frames; appends; new blocks filled as a whole
+//! - `write`: writes, which move viewed blocks to new frames; appends; new blocks that a write
+//!   fills as a whole
 //! - `dirty`: unwritten blocks and their order; writeback, syncs, repeating punches that a failed
 //!   sync may have undone, backing off from a failing store
 //! - `map`: page faults and fault-around; mappers; eviction
-//! - `truncate`: taking parts of a file away
-//! - `file`, `ready`, `task`, `try_forms`, `waiting`: the public side: handle, choices, typed
+//! - `truncate`: removing parts of a file
+//! - `file`, `ready`, `task`, `try_forms`, `waiting`: the public side: handle, options, typed
 //!   access, `std::io`, futures, and calls that never wait
 //! - `service`: the state that the files of a memory share, and the work done for all of them
 //! - `errors`: errors, and how they are reported to handles
 //!
-//! **States of a block.** A block is absent (no word in the index, or a shadow), or in the index,
-//! or kept by views alone:
+//! **States of a block.** A block is absent (the index has no word for it, or only a shadow), or in
+//! the index, or kept by views alone:
 //!
 //! - *filling* (LOCKED): made by `create`. `end_read` makes it clean; after a failed read it is
 //!   absent, and every waiter gets the error.
@@ -34,8 +35,8 @@
 //!   makes it dirty; eviction makes it absent, and leaves a shadow.
 //! - *dirty* (UPTODATE, DIRTY): made by `mark_dirty`, with an entry in the dirty index.
 //!   `begin_writes` makes it writing; removal makes it absent.
-//! - *writing* (UPTODATE, WRITEBACK): made by `begin_writes`, and pinned by a view. The store's
-//!   answer makes it clean, or dirty and ERROR again.
+//! - *writing* (UPTODATE, WRITEBACK): made by `begin_writes`, and pinned by a view. A successful
+//!   write makes it clean. A failed write makes it dirty again, and sets ERROR.
 //! - *viewed-only* (UPTODATE, not in the index): moved or removed while viewed. The last view frees
 //!   the frame.
 //!
@@ -46,14 +47,14 @@
 //! **Locking**, outermost first: a file's `append` (appends, changes of its length) > `invalidate`
 //! (shared by fills and writes, exclusive for truncate, punch, discard, invalidate:
 //! [`InvalidateGuard`](self::core::locks::InvalidateGuard)) > block locks > the mutex of the index
-//! and the dirty index. An append in one step does not take `invalidate`, but checks under the
-//! mutex of the index whether another thread holds it exclusively. The mapper list, extents, fill
-//! errors, store handle, syncs and backoff have one innermost lock each. Several block locks are
-//! taken in ascending order, all but the first by `try_lock`, unless `invalidate` is held
-//! exclusively. Frames are allocated with no block lock held, except those of read-ahead, which
-//! never waits. A call to the store may be made with `invalidate` held, and while blocks are locked
-//! for filling or have WRITEBACK set. Syncs of a file run one at a time; threads that wait for one
-//! hold no block lock.
+//! and the dirty index. A one-step append does not take `invalidate`, but checks under the mutex of
+//! the index whether another thread holds it exclusively. The mapper list, extents, fill errors,
+//! store handle, syncs and backoff each have an innermost lock. Several block locks are taken in
+//! ascending order, all but the first by `try_lock`, unless `invalidate` is held exclusively.
+//! Frames are allocated with no block lock held, except those of read-ahead, which never waits. A
+//! call to the store may be made with `invalidate` held, and while blocks are locked for filling or
+//! have WRITEBACK set. Syncs of a file run one at a time; threads that wait for one hold no block
+//! lock.
 //!
 //! **Concurrent operations**: why each pair is safe is in `docs/protocols/pairs.md`. The test and
 //! the models named `pairs` run every pair from two threads, under real and under shuttle's
@@ -62,9 +63,9 @@
 //! **Mapped holes.** A read fault on a hole maps the zero frame, so there is no block to lock. The
 //! file's hole epoch takes the place of the lock (`docs/protocols/cuts.md`). A fault reads the
 //! epoch when it looks up which neighbouring pages are holes too. It checks that the epoch is
-//! unchanged in the section that installs them.
+//! unchanged in the section in which it maps them.
 //!
-//! **Neighbours.** Below: `store` (bytes), `reclaim` (frames and lists; it calls back through
+//! **Neighbours.** Below: `store` (bytes), `reclaim` (frames and LRU lists; it calls back through
 //! `Owner`), `frame`, `group`. Above: `space` maps files and implements [`Mappers`]; the facade
 //! opens files, once per store, and runs [`Cache::step`].
 //!

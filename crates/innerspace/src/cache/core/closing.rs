@@ -3,7 +3,7 @@
 use crate::sync::thread::{self, ThreadId};
 use crate::sync::{Condvar, Mutex, OnDrop, Rank};
 
-/// The stage of a file's closing. The mutex is not held while the file is closed.
+/// The stage of a file's closing. The mutex is not held while a thread does the closing.
 pub(crate) struct Closing {
     stage: Mutex<Stage>,
     moved: Condvar,
@@ -13,9 +13,10 @@ pub(crate) struct Closing {
 enum Stage {
     /// A handle or mapping exists, or the drop of the last one has not been noted yet.
     Open,
-    /// The last one was dropped where the file could not be closed, so any thread may close it.
+    /// The last handle or mapping was dropped where the file could not be closed, so any thread may
+    /// close it.
     Left,
-    /// This thread is closing the file.
+    /// The thread with this ID is closing the file.
     Running(ThreadId),
     Ended,
 }
@@ -30,7 +31,7 @@ impl Default for Closing {
 }
 
 impl Closing {
-    /// Notes that the last handle was dropped where the file cannot be closed.
+    /// Notes that the last handle or mapping was dropped where the file cannot be closed.
     pub(crate) fn leave(&self) {
         self.set(Stage::Left);
     }
@@ -40,8 +41,8 @@ impl Closing {
         self.moved.notify_all();
     }
 
-    /// Begins to close the file, unless closing has already begun. The closing ends when the result
-    /// is dropped, even if a store or waker has panicked.
+    /// Begins to close the file. Returns `None` if closing has already begun. The closing ends when
+    /// the result is dropped, even if a store or waker has panicked.
     pub(crate) fn begin(&self) -> Option<OnDrop<impl FnMut()>> {
         let mut stage = self.stage.lock();
         let begins = matches!(*stage, Stage::Open | Stage::Left);

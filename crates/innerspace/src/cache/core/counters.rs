@@ -2,16 +2,17 @@
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters that no hit changes: shared, and relaxed.
+/// Counters that a cache hit never changes. All threads share them, and access them with relaxed
+/// ordering.
 #[derive(Debug, Default)]
 pub(crate) struct FileCounters {
     /// Blocks read from the store.
     pub(crate) filled: AtomicU64,
-    /// Of these, blocks read ahead.
+    /// The blocks among `filled` that were read ahead.
     pub(crate) ahead: AtomicU64,
-    /// Of these, blocks evicted before their first use.
+    /// The blocks among `ahead` that were evicted before their first use.
     pub(crate) unused: AtomicU64,
-    /// Calls that read bytes of the store.
+    /// Calls that read bytes from the store.
     pub(crate) store_reads: AtomicU64,
     /// Blocks written back.
     pub(crate) written: AtomicU64,
@@ -24,7 +25,7 @@ pub(crate) struct FileCounters {
     pub(crate) moved: AtomicU64,
     /// Blocks evicted.
     pub(crate) evicted: AtomicU64,
-    /// Blocks cached again after their eviction, if the index still remembered it.
+    /// Blocks cached again after eviction, if the index still had their shadows.
     pub(crate) refaulted: AtomicU64,
     /// Views over several blocks that had to be copied.
     pub(crate) copied_views: AtomicU64,

@@ -1,20 +1,21 @@
 //! Guards calls to stores: what a thread inside one may do with the file, and which stores may be
 //! called on behalf of another operation.
 //!
-//! A store may be called with locks of the file's blocks, and its `invalidate` lock, held. A
-//! callback that came back to the same file on the same thread could wait for these locks; so any
-//! call to the file that may wait is an error there. Other files may be used: a store may itself be
-//! made of files.
+//! A store may be called with locks of the file's blocks, and its `invalidate` lock, held. If the
+//! store called the same file on the same thread, that call could wait for these locks for ever. So
+//! any call to the file that may wait returns an error there. The store may use other files: it may
+//! itself be made of files.
 //!
-//! So files are locked from the top of such a stack downwards. An operation that needs memory,
-//! makes room for dirty blocks, or does the service's work calls stores of files other than its
-//! own. These files may be anywhere in a stack, even above a file that this thread has locked (its
-//! append, its `invalidate`, or a direct file's layout:
-//! [`FileLocked`](crate::exec::reentry::FileLocked)) or whose store it is calling. In such a place,
-//! the operation calls only stores that use no files, judging by what they declare and what has
-//! been seen so far ([`FileCore::may_call_unasked`]). Dirty blocks of other files are written with
-//! nothing locked: an operation that found no memory releases its locks, makes room, and tries
-//! again ([`with_room`]).
+//! A file, the files that its store is made of, and so on, form a stack. Files are locked from the
+//! top of a stack downwards. An operation that needs memory, makes room for dirty blocks, or does
+//! the service's work calls stores of files other than its own. These files may be anywhere in a
+//! stack, even above a file that this thread has locked (its append, its `invalidate`, or a direct
+//! file's layout: [`FileLocked`](crate::exec::reentry::FileLocked)) or whose store it is calling.
+//! While such a file is locked or its store is being called, the operation calls only stores that
+//! use no files, judging by what they declare and what has been seen so far
+//! ([`FileCore::may_call_unasked`]). Dirty blocks of other files are written with nothing locked:
+//! an operation that found no memory releases its locks, makes room, and tries again
+//! ([`with_room`]).
 
 use std::io;
 use std::ops::Range;
@@ -29,14 +30,14 @@ use crate::sync::panics::Panics;
 use crate::sync::{Apart, Arc};
 use crate::units::PageCount;
 
-/// How many times an operation makes room for itself.
+/// How many times an operation makes room before it returns the error.
 pub(crate) const ROOMS: u32 = 8;
 
-/// The pages that such room has beyond two blocks: for nodes of the index, and for pages that other
-/// threads allocate meanwhile.
+/// The number of pages of room to make beyond those of the blocks that an operation needs: for
+/// nodes of the index, and for pages that other threads allocate meanwhile.
 const EXTRA_ROOM: u64 = 8;
 
-/// A call to a file's store by this thread, until this is dropped.
+/// A call to a file's store by this thread. The call ends when this is dropped.
 #[must_use = "the call ends when this is dropped"]
 pub(crate) struct StoreCall {
     _call: Inside,
@@ -45,7 +46,7 @@ pub(crate) struct StoreCall {
 }
 
 impl FileCore {
-    /// Returns the address that names the file among open ones.
+    /// Returns the address by which the file is identified among open files.
     pub(crate) fn address(&self) -> usize {
         std::ptr::from_ref(self) as usize
     }
@@ -64,7 +65,8 @@ impl FileCore {
         }
     }
 
-    /// Asks the file's store about some of its bytes. Repeats the call if it is interrupted.
+    /// Makes a call that asks the file's store for information. Repeats the call if it is
+    /// interrupted. If it fails, the error names the range `bytes`.
     pub(crate) fn query_store<T>(
         &self,
         bytes: &Range<u64>,
@@ -94,7 +96,7 @@ impl FileCore {
             .map_err(|error| self.store_error(what, offset, len, error))
     }
 
-    /// Does `work`, which calls the store, and turns a panic of the store into an error. The caller
+    /// Runs `work`, which calls the store, and turns a panic of the store into an error. The caller
     /// resumes the panic from `panics` when it has dealt with the failure.
     pub(crate) fn caught<T>(
         &self,
@@ -114,7 +116,7 @@ impl FileCore {
         reentry::is_in_store_call(self.address())
     }
 
-    /// Returns an error in a child of fork(2): the child has neither the bytes in memory nor the
+    /// Returns an error in a child of fork(2): the child has neither the cached bytes nor the
     /// memory's threads, and only the parent may write to the store.
     #[inline]
     pub(crate) fn check_process(&self) -> Result<(), FileError> {
@@ -170,7 +172,8 @@ impl FileCore {
         self.would_block(block.saturating_mul(self.block_bytes()))
     }
 
-    /// Whether this thread may call the file's store on behalf of another operation.
+    /// Whether this thread may call the file's store on behalf of another operation. If not, notes
+    /// that a store was skipped, for [`with_room`].
     pub(crate) fn may_call_unasked(&self) -> bool {
         let may = !self.store.may_use_files() || is_outermost();
         if !may {
@@ -229,7 +232,7 @@ impl FileCore {
     }
 
     /// Makes room for `blocks` blocks of this file if [`FileCore::is_short_below`] holds for
-    /// `error` and nothing is locked. Returns whether there is some room. The caller ensures that
+    /// `error` and nothing is locked. Returns whether any page was freed. The caller ensures that
     /// this thread has no write under way, since reclaim might wait for it.
     pub(crate) fn make_room_below(&self, error: &FileError, blocks: u64) -> bool {
         if !self.is_short_below(error) || !is_outermost() || self.pool.in_store_scope() {
@@ -239,7 +242,7 @@ impl FileCore {
         // Blocks whose requests have landed can be evicted.
         self.wait_for_landing(self.id.group.id());
         let freed = StoreScope::make_room_where_short(PageCount(pages));
-        // If no request of this thread was short, another thread made the call that failed.
+        // If no allocation by this thread failed, another thread made the call that failed.
         let elsewhere = || {
             let io = Io::Of(self.id.group.id());
             self.pool.reclaim_for(GroupId::ROOT, PageCount(pages), io)
@@ -247,8 +250,9 @@ impl FileCore {
         freed.unwrap_or_else(elsewhere) > PageCount(0)
     }
 
-    /// Waits a moment until a request in flight that holds memory of the group has landed, because
-    /// its blocks can then be evicted. Called when memory is short. Returns whether to try again.
+    /// Waits briefly for a request in flight to land, because its blocks can then be evicted.
+    /// Called when memory is short. Returns false, without waiting, if no request in flight holds
+    /// memory of the group.
     fn wait_for_landing(&self, group: GroupId) -> bool {
         if self.cache.in_flight.of(group) == 0 {
             return false;
@@ -263,8 +267,8 @@ impl FileCore {
         true
     }
 
-    /// Returns an error if others have changed the store. May ask the store for its version. The
-    /// caller holds no lock of a block.
+    /// Returns an error if another process has changed the store. May ask the store for its
+    /// version. The caller holds no lock of a block.
     pub(crate) fn check_version(&self) -> Result<(), FileError> {
         if self.version.begins_to_ask(self.pool.background.now()) {
             self.ask_version()?;
@@ -284,8 +288,8 @@ impl FileCore {
         Ok(())
     }
 
-    /// Accepts the store's present version. The caller knows that others may have changed the
-    /// store, and has invalidated the blocks that it needs to read anew, or is about to.
+    /// Accepts the store's present version. The caller knows that another process may have changed
+    /// the store. It has invalidated the blocks that it needs to read anew, or is about to.
     pub(crate) fn accept_version(&self) -> Result<(), FileError> {
         if self.version.is_told() {
             let now = self.query_store(&(0..0), |store| store.version())?;
@@ -305,11 +309,11 @@ impl FileCore {
     }
 }
 
-/// Does `work`, which locks files and needs memory, and repeats it if necessary. If `work` found no
-/// memory (`is_full` returns the full group) and skipped files whose stores could not be called
-/// there, makes room for `pages` and a few more on behalf of `payer`, with nothing locked, and does
-/// `work` again. So it must be possible to do `work` twice. The refusal that `work` met counts as a
-/// failure only if the caller gets the error.
+/// Runs `work`, which locks files and allocates memory, and repeats it if necessary. It is repeated
+/// if it found no memory (`is_full` returns the full group) and reclaim skipped files because their
+/// stores could not be called there. Before that, room for `pages` and a few more is made on behalf
+/// of `payer`, with nothing locked. So `work` must be safe to run more than once. The failed
+/// allocation is counted as a failure only if the caller gets the error.
 pub(crate) fn with_room<T, E>(
     pool: &Pool,
     payer: GroupId,

@@ -7,7 +7,7 @@ use crate::group::{HeapBytes, MayReclaim};
 use crate::sync::Arc;
 use crate::sync::atomic::AtomicU64;
 
-/// The bytes of the reference counts next to a shared value.
+/// The size in bytes of the two reference counts that an `Arc` keeps with its value.
 const ARC_BYTES: usize = 16;
 
 /// The state of one handle.
@@ -16,7 +16,7 @@ pub(crate) struct Handle {
     pub(crate) core: Arc<FileCore>,
     cursor: ErrorCursor,
     pub(crate) stream: Stream,
-    /// Where the last read by copy ended; `u64::MAX` before the first.
+    /// The offset at which the last copying read ended; `u64::MAX` before the first.
     pub(crate) read_end: AtomicU64,
     /// The charge for the handle. `None` for the first one, which is charged with its file.
     _heap: Option<HeapBytes>,
@@ -28,7 +28,7 @@ impl Handle {
         Handle::new(core, None)
     }
 
-    /// Creates one more handle of the file, or returns `other` if the group has no memory for one.
+    /// Creates another handle on the file, or returns `other` if the group has no memory for one.
     pub(crate) fn another(other: &Arc<Handle>) -> Arc<Handle> {
         let core = &other.core;
         let bytes = size_of::<Handle>() + ARC_BYTES;

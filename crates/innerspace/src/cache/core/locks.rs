@@ -5,20 +5,20 @@ use crate::cache::index::Index;
 use crate::exec::reentry::FileLocked;
 use crate::sync::{Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The locks of one file. All come before the locks of blocks.
+/// The locks of one file. All are taken before locks of blocks.
 pub(crate) struct FileLocks {
     /// Held by appends and changes of the length, one at a time.
     append: Mutex<()>,
     /// Serialises moves of blocks to consecutive frames, so that no two views take blocks from each
     /// other.
     long_view: Mutex<()>,
-    /// Held shared by fills and writes, except by appends in one step (`new_blocks`). Held
+    /// Held shared by fills and writes, except by one-step appends (see `new_blocks`). Held
     /// exclusively by truncate, punch, discard and invalidate.
     invalidate: RwLock<()>,
 }
 
-/// Proof that no truncate, punch, discard or invalidate of the file runs meanwhile, or that the
-/// caller itself runs it.
+/// Proof that no other thread truncates, punches, discards or invalidates the file while this
+/// exists.
 #[must_use]
 pub(crate) enum InvalidateGuard<'f> {
     /// Other threads may fill and write as well.
@@ -34,8 +34,8 @@ pub(crate) enum InvalidateGuard<'f> {
     },
 }
 
-/// A mark that the file is locked exclusively, until this is dropped. It is for appends, which do
-/// not take the lock in shared mode.
+/// A mark, set until this is dropped, that the file is locked exclusively. One-step appends check
+/// the mark, because they do not take the lock.
 pub(crate) struct CuttingMark<'f>(&'f Index<DirtyIndex>);
 
 impl Drop for CuttingMark<'_> {

@@ -1,13 +1,13 @@
-//! The state of one cached file, in components, and the small steps from which every operation is
-//! made.
+//! The state of one cached file, in components, and the small steps of which every operation is
+//! made up.
 //!
 //! - `locks`: the locks that an operation may sleep on
 //! - `store_handle`, `store_probe`, `store_version`: the store; the calls to it before a file is
-//!   opened on it; whether others have changed it
+//!   opened on it; whether another process has changed it
 //! - `ready_list`: futures that wait for bytes
 //! - `gate`: calls to the store, and what a thread inside one may do with the file
-//! - `handle`, `closing`: the state of one handle; the progress of the closing
-//! - `counters`, `validate`: figures, and their recount
+//! - `handle`, `closing`: the state of one handle; the progress of the file's closing
+//! - `counters`, `validate`: event counters; a recount of all counters for tests
 
 pub(crate) mod closing;
 pub(crate) mod counters;
@@ -49,8 +49,8 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, OnceLock, Rank, Weak, raw};
 use crate::units::{FrameId, PAGE_SHIFT, PageCount, zeros};
 
-/// One cached file. Handles, mappings and futures keep it alive, and reclaim does for a moment. It
-/// is closed when the last handle and mapping are dropped ([`FileInner`](crate::cache::FileInner)).
+/// One cached file. Handles, mappings and futures keep it alive, and reclaim does so briefly. It is
+/// closed when the last handle and mapping are dropped ([`FileInner`](crate::cache::FileInner)).
 pub(crate) struct FileCore {
     pub(crate) me: Weak<FileCore>,
     pub(crate) cache: Arc<Cache>,
@@ -71,21 +71,21 @@ pub(crate) struct FileCore {
     pub(crate) stream: Stream,
     pub(crate) counters: FileCounters,
     pub(crate) closing: Closing,
-    /// Values that are dropped with the file: its place in the table of open files, the charge for
-    /// its heap.
+    /// Values that are dropped with the file: its entry in the table of open files, and the charge
+    /// for its heap memory.
     ending: OnceLock<Box<dyn Send + Sync>>,
 }
 
 /// A file's blocks, its length, and its known holes.
 pub(crate) struct Blocks {
-    /// The blocks, and under the same mutex the dirty index: a new block of a writer enters both in
-    /// one step.
+    /// The blocks, and under the same mutex the dirty index: a block that a write makes enters both
+    /// in one step.
     pub(crate) index: Index<DirtyIndex>,
-    /// The file's length in bytes. It grows under the mutex of `index`. It shrinks, and is set by
-    /// `set_len`, under `invalidate` exclusive.
+    /// The file's length in bytes. It grows under the mutex of `index`. It shrinks, and `set_len`
+    /// sets it, with `invalidate` held exclusively.
     pub(crate) size: AtomicU64,
-    /// The length of the store: nothing at or after it is read from the store. It changes when the
-    /// store is resized, written, or asked for its length again.
+    /// The length of the store. Nothing at or beyond it is read. It changes when the store is
+    /// resized, written, or asked for its length again.
     pub(crate) stored: AtomicU64,
     /// Advances, under the mutex of `index`, whenever something may have stopped being a hole: see
     /// [`hole_still`](crate::cache::map::fault::hole_still).
@@ -97,8 +97,8 @@ pub(crate) struct Blocks {
     /// Whether the last block has old bytes past the end of the file that could not be cleared
     /// because they are viewed. They are cleared before the file grows.
     pub(crate) tail_left: AtomicBool,
-    /// The errors of blocks that could not be filled, for waiters that still hold them (P20). An
-    /// innermost lock.
+    /// The errors of blocks that could not be filled, kept while waiters still hold these blocks
+    /// (P20). An innermost lock.
     pub(crate) fill_errors: Mutex<Vec<(FrameId, FileError)>>,
     /// The number of [`BlockReader`](crate::cache::BlockReader)s. Each holds a block at most once.
     pub(crate) block_readers: AtomicU64,
@@ -121,7 +121,7 @@ impl Blocks {
 }
 
 impl FileCore {
-    /// Creates a file with nothing cached. The store is not called.
+    /// Creates a file with nothing cached. Does not call the store.
     pub(crate) fn new(cache: &Arc<Cache>, asked: StoreProbe) -> Arc<FileCore> {
         let pool = cache.pool.clone();
         let (id, len) = (asked.id, asked.len);
@@ -186,7 +186,7 @@ impl FileCore {
         self.blocks.size.store(size, Ordering::Release);
     }
 
-    /// Whether the file's frames belong to this memory.
+    /// Whether the file's frames come from `pool`.
     pub(crate) fn is_in(&self, pool: &Arc<Pool>) -> bool {
         Arc::ptr_eq(&self.pool, pool)
     }
@@ -196,7 +196,7 @@ impl FileCore {
         &self.id.name
     }
 
-    /// Returns whether the file may be written.
+    /// Returns whether the file is open read-only, or for reading and writing.
     pub(crate) fn access(&self) -> FileAccess {
         self.id.access
     }
@@ -218,7 +218,7 @@ impl FileCore {
         1 << self.block_shift()
     }
 
-    /// Returns the offset of a byte of the file inside its block.
+    /// Converts an offset in the file to an offset in the block that contains it.
     #[inline]
     pub(crate) fn inside_block(&self, offset: u64) -> u64 {
         offset & (self.block_bytes() - 1)
@@ -247,7 +247,7 @@ impl FileCore {
         bytes.start >> self.block_shift()..((bytes.end - 1) >> self.block_shift()) + 1
     }
 
-    /// Returns the blocks that contain some of these pages of the file.
+    /// Returns the blocks that contain at least one of these pages of the file.
     pub(crate) fn blocks_of_pages(&self, pages: &Range<u64>) -> Range<u64> {
         pages.start >> self.id.order..pages.end.div_ceil(self.block_pages())
     }
@@ -258,9 +258,9 @@ impl FileCore {
     }
 
     /// Returns the first page past the end of the file. A page before it stays in the file while
-    /// its block is locked: a cut shortens the file before it locks the blocks. If
-    /// the last block has old bytes past the end (`tail_left`), the page with the end counts as
-    /// past it.
+    /// its block is locked: a cut shortens the file before it locks the blocks. If the last block
+    /// has old bytes past the end (`tail_left`), the page in which the file ends also counts as
+    /// past the end.
     pub(crate) fn end_page(&self) -> u64 {
         let size = self.size();
         match self.blocks.tail_left.load(Ordering::Acquire) {
@@ -269,32 +269,33 @@ impl FileCore {
         }
     }
 
-    /// Returns one more than the number of the last block that a file can have.
+    /// Returns one more than the largest block number that a file can have.
     pub(crate) fn end_block(&self) -> u64 {
         (MAX_SIZE >> self.block_shift()) + 1
     }
 
-    /// Returns the lowest limit of the groups that pay for the file, in bytes.
+    /// Returns the lowest limit of the groups that pay for the file, in bytes; `u64::MAX` if none
+    /// has a limit.
     pub(crate) fn nearest_limit(&self) -> u64 {
         let limits = self.id.groups.iter();
         let limits = limits.filter_map(|group| self.pool.groups.max(*group));
         limits.min().map_or(u64::MAX, PageCount::bytes)
     }
 
-    /// Allocates the frame of a block for the file's group.
+    /// Allocates the frames of one block, charged to the file's group.
     #[inline(always)]
     pub(crate) fn alloc(&self, mode: AllocMode) -> Result<PoolFrame<'_>, LimitError> {
         self.pool.alloc(self.id.group.id(), self.id.order, mode)
     }
 
-    /// Returns the file's store.
+    /// Returns the file's store, or an error if the file is closed.
     pub(crate) fn store(&self) -> Result<Arc<StoreHandle>, FileError> {
         self.store.get().ok_or_else(|| self.closed())
     }
 
     // --- errors
 
-    /// Returns `len` zeros on the heap, for bytes of this file.
+    /// Returns a heap buffer of `len` zeros. If there is no memory, the error names this file.
     pub(crate) fn zeros(&self, len: u64) -> Result<Vec<u8>, FileError> {
         let file = || self.id.name.clone();
         zeros(len).ok_or_else(|| FileError::NoMemory { file: file(), len })
@@ -309,7 +310,7 @@ impl FileCore {
         }
     }
 
-    /// Turns a store's failure into an error of this file.
+    /// Turns a failure of the store into an error that names this file, the call and its range.
     pub(crate) fn store_error(
         &self,
         action: StoreAction,
@@ -352,7 +353,7 @@ impl FileCore {
 
     // --- references
 
-    /// Drops a reference to a block, and frees the block if that was the last hold.
+    /// Drops a reference to a block, and frees the block if nothing else holds it.
     #[inline]
     pub(crate) fn put(&self, frame: FrameId) {
         if self.frames().meta(frame).hold.put() == Dropped::Last {
@@ -377,7 +378,7 @@ impl FileCore {
         id
     }
 
-    /// Whether a mapping locks a page of the block in memory.
+    /// Whether some mapping has locked a page of the block in memory.
     pub(crate) fn is_locked_in_memory(&self, block: u64) -> bool {
         self.mappers.has_locked(self.pages_in(block))
     }
@@ -403,15 +404,16 @@ impl FileCore {
 
     // --- dirty state
 
-    /// Locks and returns the dirty index, and with it the index.
+    /// Locks the mutex that guards both the index and the dirty index. Returns the dirty index.
     #[inline]
     #[track_caller]
     pub(crate) fn dirty(&self) -> MutexGuard<'_, Guarded<DirtyIndex>> {
         self.blocks.index.lock()
     }
 
-    /// Whether a block is dirty, being written, or not synced. If none is, the file leaves the list
-    /// of files with such blocks. It enters and leaves that list under the mutex of the index.
+    /// Whether some block is dirty, being written, or not yet synced. If none is, removes the file
+    /// from the list of files with such blocks. A file enters and leaves that list under its index
+    /// mutex.
     pub(crate) fn has_unwritten_blocks(&self) -> bool {
         let mut dirty = self.dirty();
         let counts = dirty.counts();
@@ -422,7 +424,7 @@ impl FileCore {
         has_unwritten
     }
 
-    /// Returns the number of dirty blocks, without those being written.
+    /// Returns the number of dirty blocks, not counting those that are being written.
     pub(crate) fn dirty_blocks(&self) -> u64 {
         self.dirty().counts().dirty
     }
@@ -432,12 +434,13 @@ impl FileCore {
         self.dirty().writing() > 0
     }
 
-    /// Whether the last handle and mapping are dropped, and the closing has begun.
+    /// Whether closing has begun, which follows the drop of the last handle and mapping.
     pub(crate) fn is_closed(&self) -> bool {
         self.ready.is_closed()
     }
 
-    /// Returns the error for a writer if the store refuses the unwritten blocks.
+    /// Returns the error for a writer if there are dirty blocks and the store keeps failing to take
+    /// them.
     pub(crate) fn unwritten_error(&self) -> Option<FileError> {
         let blocks = self.dirty_blocks();
         if blocks == 0 || !self.writes.backoff.is_on() {
@@ -474,14 +477,14 @@ impl Drop for FileCore {
     fn drop(&mut self) {
         // If the closing panicked, the file is still in the cache's list.
         self.cache.remove_file(self);
-        // Closing removes every block. If it panicked before that, there may still be views of a
-        // block, and nothing will notice when they end. So the memory is then never freed, and the
-        // number in the tags of these blocks is never reused.
+        // Closing removes every block. If it panicked before that, some blocks may still be viewed,
+        // and nothing will notice when these views end. In that case the memory is never freed, and
+        // the owner number in the tags of these blocks is never reused.
         if self.blocks.index.counts().blocks > 0 {
             std::mem::forget(self.pool.clone());
         } else {
-            // The number is freed only here: a holder of the file, closed or not, looks blocks up
-            // by it.
+            // The owner number is freed only here: as long as the file exists, even closed, blocks
+            // may be looked up by that number.
             self.pool.owners.unregister(self.id.owner);
         }
     }

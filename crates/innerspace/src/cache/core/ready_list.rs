@@ -1,5 +1,5 @@
-//! The list of a file's futures that wait for bytes: which are due to be woken, and which operation
-//! wakes them.
+//! The futures that wait for bytes of a file: which of them are due to be woken, and which
+//! operation wakes them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,8 +15,8 @@ use crate::sync::due::Due;
 use crate::sync::panics::Panics;
 use crate::sync::{Arc, Mutex, Weak};
 
-/// The request of one future. The future shares it with the service's queue and the file's list,
-/// which hold it weakly.
+/// The request of one future. The future owns it. A job that takes the view and the file's list
+/// have weak references to it.
 #[derive(Debug)]
 pub(crate) struct Request {
     cache: Arc<Cache>,
@@ -24,7 +24,7 @@ pub(crate) struct Request {
     payer: GroupId,
     /// The blocks with the requested bytes.
     blocks: Range<u64>,
-    /// Set when the next operation that ends has to wake the future.
+    /// Set while the future is due: the next operation on the file that ends wakes it.
     due: Due,
     answer: WakerSlot<Answer>,
 }
@@ -32,11 +32,11 @@ pub(crate) struct Request {
 /// The answer to a request.
 #[derive(Debug)]
 enum Answer {
-    /// None yet, or it was taken.
+    /// There is no answer yet, or it was taken.
     None,
     Some(Result<View, FileError>),
-    /// The future is dropped. A later result is not kept here, because the last reference to the
-    /// request may be dropped with a block locked.
+    /// The future is dropped. A result that comes later is not kept: the last reference to the
+    /// request, and so the result too, might be dropped with a block locked.
     Unwanted,
 }
 
@@ -89,7 +89,7 @@ impl Request {
         self.answer.poll(context, take)
     }
 
-    /// Drops the result and the waker, because the future is dropped.
+    /// Drops the result and the waker. Called when the future is dropped.
     pub(crate) fn forget(&self) {
         // The result is a view, and dropping a waker may run any code: so both are dropped here,
         // with nothing locked.
@@ -117,7 +117,7 @@ pub(crate) struct ReadyList {
     /// Whether some request may be due to be woken.
     any_due: AtomicBool,
     closed: AtomicBool,
-    /// At least the number of blocks of the longest request. Grows under the mutex of the requests.
+    /// An upper bound on the number of blocks in a request. Changes under the mutex of `requests`.
     longest: AtomicU64,
     /// The requests by first block, then by address.
     requests: Mutex<BTreeMap<(u64, usize), Weak<Request>>>,
@@ -151,7 +151,7 @@ impl ReadyList {
         self.count.store(requests.len(), Ordering::SeqCst);
     }
 
-    /// Returns the number of requests under way.
+    /// Returns the number of requests in the list.
     pub(crate) fn len(&self) -> usize {
         self.count.load(Ordering::SeqCst)
     }
@@ -160,7 +160,7 @@ impl ReadyList {
         self.live_in(0..u64::MAX)
     }
 
-    /// Returns the requests that may cover one of the blocks.
+    /// Returns the requests in the list that may cover one of the blocks.
     fn live_in(&self, blocks: Range<u64>) -> Vec<Arc<Request>> {
         let requests = self.requests.lock();
         let longest = self.longest.load(Ordering::Relaxed);
@@ -195,8 +195,8 @@ impl ReadyList {
             let wanted = &request.blocks;
             if wanted.start < blocks.end && blocks.start < wanted.end && request.due.note() {
                 self.due.lock().push(Arc::downgrade(&request));
-                // Release pairs with the Acquire in `wake_noted`: that thread then finds the
-                // request in `due`.
+                // Release pairs with the Acquire in `wake_noted`: a thread that sees the flag there
+                // also finds the request in `due`.
                 self.any_due.store(true, Ordering::Release);
             }
         }
@@ -243,14 +243,14 @@ impl ReadyList {
         panics.go_on();
     }
 
-    /// Notes that the file is being closed: a future that looks from now on sees that. The caller
-    /// calls [`ReadyList::wake_closed`] afterwards.
+    /// Notes that the file is being closed. A future that is polled from now on sees that. The
+    /// caller calls [`ReadyList::wake_closed`] afterwards.
     pub(crate) fn begin_close(&self) {
         self.closed.store(true, Ordering::SeqCst);
     }
 
-    /// Gives all futures of the file the error `closed`, and wakes them. A future that is not in
-    /// the list yet looks at the file again after it has entered the list.
+    /// Gives all futures of the file the error `closed`, and wakes them. A future that is not yet
+    /// in the list is not missed: it looks at the file again after it has entered the list.
     pub(crate) fn wake_closed(&self, closed: &FileError, panics: &mut Panics) {
         for request in self.live() {
             panics.catch(|| request.settle(Err(closed.clone())));

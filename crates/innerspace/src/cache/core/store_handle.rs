@@ -1,9 +1,9 @@
 //! The store of an open file, shared by the file and the calls to the store that are under way.
 //!
-//! A call that is under way while the file is closed keeps the store a moment longer, and with it
-//! anything that excludes other users, such as a lock on a host file. So the file's entry in the
-//! table of open files stays until the call ends: the next open of the same store waits, instead of
-//! failing because of that lock.
+//! A call that is under way while the file is closed keeps the store alive a moment longer, and
+//! with it anything that excludes other users, such as a lock on a host file. So the file's entry
+//! in the table of open files stays until the call ends. The next open of the same store then
+//! waits, instead of failing because of that lock.
 
 use std::ops::Deref;
 
@@ -38,16 +38,16 @@ pub(crate) struct FileStore {
     handle: Mutex<Option<Arc<StoreHandle>>>,
     /// Whether a call to the store may use other files.
     pub(super) uses_files: Arc<AtomicBool>,
-    /// The pages that its calls may use when the memory is full.
+    /// The pages that calls to the store may use when the memory is full.
     pub(super) aside: Option<Arc<SetAside>>,
     /// How many requests the store serves at a time.
     pub(crate) at_a_time: u32,
-    /// The largest request in blocks.
+    /// The size of the largest request, in blocks.
     pub(crate) request_blocks: u64,
 }
 
 impl FileStore {
-    /// Creates the store of a file whose blocks have `1 << order` pages. The store's calls may use
+    /// Creates the store of a file whose blocks have `1 << order` pages. Calls to the store may use
     /// the pages `aside` when the memory is full.
     pub(crate) fn new(store: Arc<dyn Store>, aside: Option<Arc<SetAside>>, order: u8) -> FileStore {
         let limits = store.limits();
@@ -72,7 +72,8 @@ impl FileStore {
         self.handle.lock().clone()
     }
 
-    /// Returns a mark of use: while it can be upgraded, this file uses the store.
+    /// Returns a weak mark of use. While it can be upgraded, this file, or a call to the store,
+    /// still uses the store.
     pub(crate) fn in_use(&self) -> Weak<()> {
         let handle = self.handle.lock();
         let open = handle.as_deref().map(|handle| Arc::downgrade(&handle.open));

@@ -15,15 +15,15 @@ use crate::store::{Accepted, FileAccess, Identity, Store, Version, shown_name, u
 use crate::sync::Arc;
 use crate::units::PageCount;
 
-/// The pages, besides one block, that are set aside for the files that a store is made of. They are
-/// for nodes of these files' indexes, and for one more block if a block crosses the border between
-/// two of theirs or is recorded in a log.
+/// The number of pages, besides one block, that are set aside for the files of which a store is
+/// made. They are for nodes of these files' indexes, and for one more block: what is written may
+/// cross the border between two blocks of these files, or also be recorded in a log.
 const ASIDE: u64 = 6;
 
 /// The largest size of a file in bytes.
 pub(crate) const MAX_SIZE: u64 = i64::MAX as u64;
 
-/// A store that can be opened, and its answers.
+/// A store on which a file can be opened, and what the store has reported about itself.
 pub(crate) struct StoreProbe {
     pub(crate) store: FileStore,
     /// The identity that the file has once it is open.
@@ -35,9 +35,9 @@ pub(crate) struct StoreProbe {
 
 /// The properties of a file that never change.
 pub(crate) struct FileIdentity {
-    /// The file's place among the cache's files; 0 before it is one.
+    /// The file's number in the cache's table of open files; 0 until the file is created.
     pub(crate) number: u64,
-    /// The owner number in the metadata of the file's frames; 0 before it is a file.
+    /// The owner number in the metadata of the file's frames; 0 until the file is created.
     pub(crate) owner: OwnerId,
     /// The name as the caller gave it.
     pub(crate) own_name: Arc<str>,
@@ -45,13 +45,13 @@ pub(crate) struct FileIdentity {
     pub(crate) name: Arc<str>,
     /// The identity that the store reports for itself.
     pub(crate) identity: Option<Identity>,
-    /// The group that pays for blocks and index nodes. The handle keeps it alive.
+    /// The group that pays for blocks and index nodes. This field keeps the group alive.
     pub(crate) group: Group,
-    /// Whether other groups may open the file as well.
+    /// Whether other groups may also open the file.
     pub(crate) shared: bool,
-    /// The group and those above it, for the dirty limits.
+    /// The group and its ancestors, for the dirty limits.
     pub(crate) groups: Vec<GroupId>,
-    /// log2 of the pages in a block.
+    /// log2 of the number of pages in a block.
     pub(crate) order: u8,
     pub(crate) access: FileAccess,
     pub(crate) write_order: WriteOrder,
@@ -61,8 +61,8 @@ pub(crate) struct FileIdentity {
 
 impl StoreProbe {
     /// Calls the store, and checks whether it can be opened with these options. If the store uses
-    /// files, dirty blocks can only be written to it while those files have memory. That memory is
-    /// set aside here.
+    /// files, dirty blocks can be written to it only while those files have memory. So for a file
+    /// that may be written, such memory is set aside here.
     pub(crate) fn new(
         (pool, root): (&Pool, &Group),
         store: Arc<dyn Store>,

@@ -1,15 +1,15 @@
 //! Whether another process changed the store: see [`Store::version`](crate::store::Store::version).
 //!
 //! **When the store is asked for its version.** When the file is opened, at the first fill in each
-//! tick of the memory's clock, and at the beginning of each sync. So a scan costs one such call a
+//! tick of the memory's clock, and at the beginning of each sync. So a scan makes one such call per
 //! tick.
 //!
 //! **What follows from a change.** Once a change is known, nothing more is read from the store
 //! until the caller confirms, by `invalidate`, that it knows of the change too: cached blocks have
 //! the old contents, which must not be mixed with the new ones. The change is reported to each
 //! handle once, at its next sync. A change after the first fill of a tick is found at the first
-//! fill of the next tick. Blocks filled between the two may be mixed with old ones. If the store's
-//! version does not reflect a change, the cache does not notice it either.
+//! fill of a later tick. Until then, blocks with new contents may be cached beside blocks with old
+//! contents. If the store's version does not reflect a change, the cache does not notice it either.
 
 use crate::store::Version;
 use crate::sync::Mutex;
@@ -29,7 +29,7 @@ pub(crate) struct StoreVersion {
 struct State {
     /// The version of the cached contents.
     known: Option<Version>,
-    /// Another version that the store has reported since.
+    /// A different version that the store has reported since; `None` if it has reported none.
     now: Option<Version>,
 }
 
@@ -60,7 +60,8 @@ impl StoreVersion {
         self.is_told && self.asked_at.load(Ordering::Relaxed) != tick + 1
     }
 
-    /// Whether the caller, as the first in the tick `tick`, has to ask the store for its version.
+    /// Whether the caller must ask the store for its version. True once in the tick `tick`, for the
+    /// first caller.
     pub(crate) fn begins_to_ask(&self, tick: u64) -> bool {
         // Relaxed: of two threads, one asks the store. The other may read meanwhile, as if it had
         // read before the store was asked.
