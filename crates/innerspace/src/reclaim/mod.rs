@@ -3,7 +3,7 @@
 //!
 //! **What it is.** One [`Pool`] per memory ties frames, groups and the domain of sections together.
 //! The layers above ask it for frames and hand them back. When a group (or the arena) is full, the
-//! pool evicts the frames used least.
+//! pool evicts the least used frames.
 //!
 //! | room | what is in it |
 //! |---|---|
@@ -64,11 +64,11 @@
 //!
 //! **Locking.** A group's list mutex is held while a few frames are moved, and never during a call
 //! to an owner, a wait for a grace period, or a write to a store. The mutex of a shared batch and
-//! that of a drain of all batches are outside it. `Meta::lru` changes under the list mutex of the
-//! frame's group, except when a frame is added: no other thread can find that frame yet. The retire
-//! queue and the owner table have one mutex each, both innermost. Reclaim names the frames that it
-//! has isolated, and holds no reference to them. So the owner checks again, under the block's lock,
-//! that a frame is still its own.
+//! that of a drain of all batches are taken before it. `Meta::lru` changes under the list mutex of
+//! the frame's group, except when a frame is added: no other thread can find that frame yet. The
+//! retire queue and the owner table have one mutex each, both innermost. Reclaim names the frames
+//! that it has isolated, and holds no reference to them. So the owner checks again, under the
+//! block's lock, that a frame is still its own.
 //!
 //! Pairs of operations that may run at the same time, and why each pair is safe:
 //!
@@ -89,18 +89,18 @@
 //! owners), `space`.
 //!
 //! **Tenants.** A request calls only the stores of files for which its own group, or one below it,
-//! pays ([`Io::Of`]). From other groups it takes clean pages only, as far as `low` and `min` allow.
-//! Data of other groups that is not yet written or synced is written by the background: each file
-//! in its own lane of the memory's threads, one flush at a time, so that a store that hangs holds
-//! up its own file alone ([`LeftFlush`]). A request that finds nothing else waits for the end of
-//! such a flush. After three waits of at most half a second that brought nothing, it is refused. In
-//! a memory without threads, the thread that calls `tick` writes for all files, and a request does
-//! not wait for it.
+//! pays ([`Io::Of`]). From other groups it takes only clean pages that `low` and `min` do not
+//! protect. Data of other groups that is not yet written or synced is written by the background:
+//! each file in its own lane of the memory's threads, one flush at a time, so that a store that
+//! hangs delays only its own file ([`LeftFlush`]). A request that finds nothing else to free waits
+//! for the end of such a flush. After three fruitless waits, of at most half a second each, the
+//! request is refused. In a memory without threads, the thread that calls `tick` writes for all
+//! files, and a request does not wait for it.
 //!
-//! Writers see to it that a group inside its `min` does not have to wait (`cache/dirty/limits.rs`):
-//! they leave unwritten data only in the pages that are not needed for the `min` of others. Owners
-//! are called with no lock held and only try to take the locks of blocks, so blocks that a hanging
-//! store keeps locked stop no request.
+//! Writers ensure that a group within its `min` need not wait (`cache/dirty/limits.rs`): they leave
+//! unwritten data only in pages that the `min` of other groups does not need. Owners are called
+//! with no lock held and only try to take the locks of blocks, so blocks that a hanging store keeps
+//! locked stop no request.
 //!
 //! **Not here.** Threads: [`background`] offers the steps, and the facade runs them. Swap:
 //! anonymous frames are never listed as evictable.

@@ -23,8 +23,8 @@ use crate::units::{FrameId, PageCount};
 /// Options of a pool.
 #[derive(Clone, Debug)]
 pub(crate) struct PoolOptions {
-    /// The arena. The root group's limit is the number of its ordinary frames, which are all but
-    /// the reserve.
+    /// The options of the arena. The root group's limit is the number of the arena's ordinary
+    /// frames: all but the reserve.
     pub(crate) arena: ArenaOptions,
     /// The barrier of the pool's domain; `None` for the best that this machine has.
     pub(crate) barrier: Option<BarrierMode>,
@@ -66,9 +66,9 @@ pub(crate) enum Retired {
     Put(FrameId),
     /// A page table's mapping of a frame, or of a part of a block, to drop.
     Unmap(FrameId),
-    /// Any other call, made once and outside sections. Any request for memory may make it, with any
-    /// locks held. So it must not call a store or a waker: [`Deferred`](crate::exec::Deferred) is
-    /// for those.
+    /// Any other call, made once and outside sections. Any request for memory may run the call,
+    /// with any locks held. So the call must not invoke a store or a waker:
+    /// [`Deferred`](crate::exec::Deferred) is for those.
     Call(Box<dyn FnOnce(&Pool) + Send>),
 }
 
@@ -140,7 +140,7 @@ impl Pool {
         }
     }
 
-    /// Returns a handle on the root group.
+    /// Returns a handle to the root group.
     pub(crate) fn root_group(&self) -> Group {
         Group::root(self.groups.clone())
     }
@@ -156,8 +156,8 @@ impl Pool {
         self.groups.charged(group).0.saturating_sub(high)
     }
 
-    /// Returns a number below `total`, a different one each time. The numbers are spread evenly in
-    /// the long run (steps of the golden ratio).
+    /// Returns a number below `total` that changes from call to call. In the long run, the numbers
+    /// are spread evenly (steps of the golden ratio).
     pub(super) fn next_offset(&self, total: u64) -> u64 {
         let count = self.offsets.fetch_add(1, Ordering::Relaxed);
         let turn = count.wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -321,7 +321,8 @@ impl Pool {
         }
     }
 
-    /// Takes a block off its list, if it is on one. The caller holds the block or is freeing it.
+    /// Takes a block off its list or out of its batch, if it is in one. The caller holds the block
+    /// or is freeing it.
     pub(crate) fn lru_remove(&self, id: FrameId) {
         self.lru.remove(&self.frames, id);
     }
@@ -411,7 +412,7 @@ impl Pool {
         }
     }
 
-    /// Like [`Pool::flush_retired`], for a caller that is counted as working already.
+    /// Like [`Pool::flush_retired`], for a caller that already counts as working.
     pub(super) fn run_retired(&self) -> usize {
         let Some(mut batch) = self.retired.take() else {
             return 0;
@@ -422,7 +423,7 @@ impl Pool {
         let entries = batch.take_free(is_free);
         let count = entries.len();
         failpoint!(Retiring);
-        // If a call panics, the other entries are handled all the same.
+        // If a call panics, the other entries are handled nevertheless.
         let mut panics = Panics::default();
         for entry in entries {
             panics.catch(|| match entry {

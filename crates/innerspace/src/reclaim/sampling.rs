@@ -4,7 +4,7 @@
 //! Construction with SHARDS", FAST 2015. A block is in the sample if its hash is below a threshold,
 //! so either all of its uses are sampled or none. The reuse distance of a use is the number of
 //! other sampled blocks used since the block's last use, divided by the share of blocks sampled. An
-//! LRU cache of more pages than that finds the block; a smaller one does not. The sample has a
+//! LRU cache with more pages than the reuse distance hits; a smaller one misses. The sample has a
 //! fixed size: when it has too many blocks, the one with the largest hash leaves, and the threshold
 //! falls to that hash. A block that was not used within four times the memory also leaves, since no
 //! size on the curve would keep it. So a long scan does not thin the sample out. As in the paper's
@@ -16,7 +16,7 @@
 //! increment of a counter that all threads share. That is too much for every hit. So uses are
 //! sampled for a *stretch*, and then not sampled for four hundred times as long. The curve shows
 //! the last whole stretch or, until the first one ends, the first. While nothing is sampled, a use
-//! costs a look at one flag.
+//! costs the load of one flag.
 //!
 //! **Mappings.** An access that finds its page writes nothing, so it leaves no trace. During a
 //! stretch, the accessed bit of a page of a sampled block is cleared as soon as an access has found
@@ -39,13 +39,14 @@ const HASH_BITS: u32 = 24;
 /// The most blocks in the sample.
 const SAMPLE: usize = 2048;
 
-/// Distances are told apart up to this multiple of the memory, the *reach*.
+/// Distances are distinguished up to this multiple of the memory, the *reach*.
 const REACH: u64 = 4;
 
 /// The number of parts that the reach is divided into.
 const PARTS: usize = 1024;
 
-/// The most bytes that a sampler has on the heap, approximately: the map, the order and the parts.
+/// The most bytes that a sampler has on the heap, approximately: the blocks, their order and the
+/// parts.
 pub(crate) const SAMPLER_BYTES: u64 = (SAMPLE * 200 + PARTS * 8) as u64;
 
 /// The share of uses that would miss, by size of the memory.
@@ -113,7 +114,7 @@ pub(crate) struct Sampler {
 }
 
 struct State {
-    /// When each sampled block was last used, as a count of uses.
+    /// When each sampled block was last used, as the count of sampled uses at that time.
     blocks: HashMap<Key, u64>,
     /// The same blocks in the order of their last uses.
     by_time: VecDeque<(u64, Key)>,
@@ -121,7 +122,7 @@ struct State {
     parts: Vec<f64>,
     /// The number of uses with a distance beyond the reach, and of first uses.
     farther: f64,
-    /// How many of all these uses were through mappings.
+    /// How many of the uses counted in `parts` and `farther` were through mappings.
     mapped: f64,
     samples: u64,
     began: Instant,
@@ -215,8 +216,8 @@ impl Sampler {
         }
     }
 
-    /// Notes a use of a marked block of `pages` pages. Returns false if it is no longer in the
-    /// sample.
+    /// Notes a use of a marked block of `pages` pages. Returns false if the block is no longer in
+    /// the sample.
     #[cold]
     fn used(&self, meta: &Meta, pages: u64, way: Way) -> bool {
         let noted = self.note((meta.owner(), meta.index()), pages, way);

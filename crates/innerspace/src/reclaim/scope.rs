@@ -42,7 +42,7 @@ struct Open {
     aside: Option<Arc<SetAside>>,
 }
 
-/// A call of this thread to a store or an owner for a pool, until this is dropped. Meanwhile, the
+/// A call by this thread to a store or an owner for a pool, until this is dropped. Meanwhile, the
 /// thread's requests to the pool call no store. Not `Send`.
 #[must_use = "the scope ends when this is dropped"]
 #[derive(Debug)]
@@ -122,7 +122,7 @@ impl StoreScope {
         let _ = SKIPPED.try_with(|skipped| skipped.set(skipped.get() + 1));
     }
 
-    /// Returns how many times this thread has skipped such a file.
+    /// Returns how many times this thread has skipped a file whose store it may not call.
     pub(crate) fn skipped() -> u64 {
         SKIPPED.try_with(Cell::get).unwrap_or(0)
     }
@@ -159,7 +159,7 @@ impl Refusals {
 }
 
 /// A span in which refusals are counted immediately, even within a trial: this thread is in a call
-/// to a store or to a user's code, whose requests are not part of the trial. Lasts until this is
+/// to a store or to user code, whose requests are not part of the trial. Lasts until this is
 /// dropped.
 #[must_use = "it ends when this is dropped"]
 #[derive(Debug)]

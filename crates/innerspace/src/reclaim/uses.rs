@@ -6,11 +6,11 @@
 //! - a view: `cache/read/take_view.rs`, `take_cached`, `take_held`
 //! - a read that does not continue where the last read of the block ended: `cache/read/copy.rs`,
 //!   `is_new_use`; a read through a `BlockReader`: `cache/read/block_reader.rs`
-//! - a write, or a store over a hole: `cache/lookup/get.rs`, for lookups with `Get::ACCESSED`; a
-//!   block that is new as a whole: `cache/write/new_blocks.rs`, which makes it with REFERENCED
-//! - accesses through a mapping: all those between two looks of reclaim at the page count as one
-//!   use. They set the accessed bit (VALID_R or VALID_X, `space/table/pte.rs`). Reclaim collects it
-//!   by `Owner::age`, and calls [`Pool::used_through_mapping`].
+//! - a write, or a store over a hole: `cache/lookup/get.rs`, for lookups with `Get::ACCESSED`; an
+//!   entirely new block: `cache/write/new_blocks.rs`, which creates it with REFERENCED
+//! - accesses through a mapping: all accesses between two times that reclaim looks at the page
+//!   count as one use. They set the accessed bit (VALID_R or VALID_X, `space/table/pte.rs`).
+//!   Reclaim collects this bit by `Owner::age`, and calls [`Pool::used_through_mapping`].
 //!
 //! None of these is a use: read-ahead, fault-around, a prefetch, an uncached read. A block that
 //! comes back soon after its eviction may become active immediately: `lists/refault.rs`.
@@ -49,9 +49,9 @@ impl Pool {
         let meta = self.frames.meta(id);
         if meta.is_marked() && !self.samples() {
             meta.warm();
-            // A sampling stretch may have begun meanwhile, and have cooled this block before it was
-            // made hot here. The change of the hold word above then sees that change, and so the
-            // check below sees that sampling is on.
+            // Another thread may have begun a sampling stretch meanwhile, and have cooled this
+            // block before it was made hot here. The change of the hold word above then reads from
+            // that cooling, so the check below sees that sampling is on.
             if self.samples() {
                 meta.hold.cool();
             }
@@ -65,7 +65,7 @@ impl Pool {
     }
 
     /// Samples a use of a page of this block through a mapping. The caller is in a section. Returns
-    /// whether the page's next use has to be seen too. If so, the caller clears the accessed bit,
+    /// whether the page's next use must also be seen. If so, the caller clears the accessed bit,
     /// and [`Uses::TOUCHED`] keeps it for reclaim.
     #[cold]
     pub(crate) fn sample_mapped(&self, head: FrameId) -> bool {
@@ -89,8 +89,8 @@ impl Pool {
         }
     }
 
-    /// Makes visible the next use of each block by a call, and the next use of each sampled page
-    /// through a mapping.
+    /// Lets the sampler see the next use of each block by a call, and the next use of each sampled
+    /// page through a mapping.
     fn age_samples(&self) {
         for meta in self.frames.metas() {
             meta.hold.cool();

@@ -21,8 +21,8 @@ pub(crate) struct WatchedPages {
 
 impl WatchedPages {
     /// Makes stores to the page advance `generation` until [`WatchedPages::forget`]. A fault that
-    /// does not see this watch is over after a grace period; the caller then revokes the page's
-    /// writable translations.
+    /// does not see this watch has ended after a grace period. So the caller waits for one, and
+    /// then revokes the page's writable translations.
     pub(crate) fn watch(&self, file: usize, page: u64, generation: &Arc<AtomicU64>) {
         let mut pages = self.pages.lock();
         let of = (file, page, Arc::as_ptr(generation).addr());
@@ -52,8 +52,8 @@ impl WatchedPages {
         let pages = self.pages.lock();
         let stored = pages.range((file, pages_of.start, 0)..(file, pages_of.end, 0));
         for generation in stored.map(|(_, generation)| generation) {
-            // Release: a thread that sees the new generation also sees what a call wrote to the
-            // page before this.
+            // Release: pairs with the Acquire loads of the generation in `space::code`. A thread
+            // that sees the new generation also sees what a call wrote to the page before.
             generation.fetch_add(1, Ordering::AcqRel);
         }
     }

@@ -51,7 +51,8 @@ impl<'p> DerefMut for PoolFrame<'p> {
 }
 
 impl<'p> PoolFrame<'p> {
-    /// Exchanges frames for the next blocks of a window, and returns these. They keep the charges.
+    /// Exchanges frames for the next blocks of a window. Returns the blocks, which take over the
+    /// charges.
     pub(crate) fn place(frames: Vec<PoolFrame<'p>>, window: &mut Window<'p>) -> Vec<PoolFrame<'p>> {
         let Some(pool) = frames.first().map(|frame| frame.pool) else {
             return Vec::new();

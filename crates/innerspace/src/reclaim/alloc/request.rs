@@ -31,9 +31,9 @@ use crate::stats::Event;
 use crate::sync::{Rank, order};
 use crate::units::{FrameId, PageCount};
 
-/// How many pages one round of direct reclaim frees beyond the need, so that not every request
-/// reclaims: a 64th of the group's limit, within these two bounds, but no more than a sixteenth of
-/// the limit.
+/// The bounds on the extra pages that one round of direct reclaim frees, so that not every request
+/// reclaims. Their number is a 64th of the group's limit within these bounds, but at most a
+/// sixteenth of the limit.
 const EXTRA_PAGES: u64 = 32;
 const MOST_EXTRA_PAGES: u64 = 256;
 

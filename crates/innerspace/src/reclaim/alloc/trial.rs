@@ -25,8 +25,8 @@ impl<'p> Trial<'p> {
         Trial { pool, before }
     }
 
-    /// Ends the trial without counting a refusal: none has made it fail, or the work is tried
-    /// again.
+    /// Ends the trial without counting a refusal: no refusal made the trial fail, or the work is
+    /// tried again.
     #[inline]
     pub(crate) fn forget(self) {
         Refusals::Kept(None).set();

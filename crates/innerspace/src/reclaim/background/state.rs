@@ -27,7 +27,7 @@ pub(crate) struct Background {
     /// One more than the number of the tick in which eviction last freed nothing; 0 if none.
     /// Eviction is not tried again in that tick.
     pub(super) futile_at: AtomicU64,
-    /// The number of calls of `tick`.
+    /// The number of calls to `tick`.
     pub(super) clock: AtomicU64,
     /// The last tick in which every owner was called to flush old blocks.
     pub(super) flushed_at: AtomicU64,

@@ -76,8 +76,9 @@ impl Pool {
         PageCount(self.max_pages().saturating_sub(used.0).min(frames.into()))
     }
 
-    /// Returns the number of free pages. If they are not enough, counts the pages in stock as free
-    /// too. If only those make it enough, drains the stocks, or a step would be requested again.
+    /// Returns the number of free pages. If they are not enough, also counts the pages in stock as
+    /// free. If these make the number sufficient, drains the stocks: otherwise a step would be
+    /// requested again.
     fn free_with_stocks(&self, is_enough: impl Fn(PageCount) -> bool) -> PageCount {
         let free = self.free_pages();
         if is_enough(free) {
@@ -147,7 +148,8 @@ impl Pool {
                 self.background.over_high.lock().insert(group);
                 step = Step::More;
             } else if StoreScope::is_any_open() {
-                // Pages that were skipped here can be freed as soon as the store call ends.
+                // Pages that were skipped can be freed as soon as this thread's call to a store
+                // ends.
                 self.background.want_under_high(group);
             }
         }
@@ -176,7 +178,7 @@ impl Pool {
         }
         let free = self.free_with_stocks(|free| free.0 >= background.high).0;
         let more = shrunk.freed.0 > 0 && free < background.high;
-        // Pages that were skipped in a call to a store can be freed as soon as that call ends.
+        // Pages that were skipped can be freed as soon as this thread's call to a store ends.
         let later = !more && free < background.high && StoreScope::is_any_open();
         background.evicting.store(more || later, Ordering::Relaxed);
         if later {

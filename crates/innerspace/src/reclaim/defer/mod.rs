@@ -1,4 +1,4 @@
-//! Entries that are unreachable already and wait for a grace period: [`retire`]. Their queue may be
+//! Entries that are already unreachable and wait for a grace period: [`retire`]. Their queue may be
 //! flushed wherever memory is needed.
 
 mod retire;

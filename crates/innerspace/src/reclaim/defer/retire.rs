@@ -1,9 +1,10 @@
-//! The queue of entries that are unreachable already, but may be freed only after a grace period
+//! The queue of entries that are already unreachable, but may be freed only after a grace period
 //! (I6).
 //!
 //! A flush waits for sessions only briefly. If a session does not end, the entries that it may hold
 //! are *held back* until it has ended. They do not count towards the length at which a flush is
-//! due. They are kept by owner (the space), so a flush looks at each owner, and not at each entry.
+//! due. Entries held back are grouped by owner (the space), so a flush looks at each owner, and not
+//! at each entry.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -28,7 +29,7 @@ pub(crate) struct RetireQueue<T> {
     state: Mutex<State<T>>,
     /// The number of fresh entries, readable without the mutex. A hint.
     fresh: AtomicUsize,
-    /// The number of entries that are held back. A hint, too.
+    /// The number of entries that are held back. Also a hint.
     held: AtomicUsize,
     /// The batches that were taken and are not freed yet.
     freeing: Progress,
@@ -73,10 +74,10 @@ pub(crate) struct Batch<'q, T> {
 
 impl<T> Batch<'_, T> {
     /// Returns the entries whose owners are free, and holds the others back. The caller has waited
-    /// for a grace period since the batch was taken. `is_free` says which owners have no session
-    /// that was open then.
+    /// for a grace period since the batch was taken. `is_free` tells which owners had no session
+    /// that was still open after the wait.
     ///
-    /// Also returns entries of free owners that were held back before the batch was taken. Those
+    /// Also returns entries of free owners that were held back before the batch was taken. Entries
     /// that another thread has held back since stay: they may have been retired after the grace
     /// period began.
     pub(crate) fn take_free(&mut self, is_free: impl Fn(u64) -> bool) -> Vec<T> {

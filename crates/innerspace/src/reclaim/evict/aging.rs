@@ -44,7 +44,7 @@ fn age_due(pool: &Pool) {
 }
 
 fn is_tail_mapped(pool: &Pool, group: GroupId) -> bool {
-    // Under the list's lock, the tail stays on its list, and its frame stays a frame of the block.
+    // While the list is locked, the frame at its tail stays on it, so the frame is not freed.
     let lists = pool.lru.lock(group);
     let tail = lists.list(ListKind::Inactive).back();
     tail.is_some_and(|id| pool.frames.meta(id).hold.load().mapped() > 0)
@@ -72,7 +72,7 @@ fn age_tail(pool: &Pool, group: GroupId) {
         }
     }
     pool.lru.put_back(&pool.frames, &keep, Evictable::Yes);
-    // Frames were taken oldest first.
+    // The frames were taken oldest first. The oldest is put back last, at the very tail.
     leave.reverse();
     pool.lru.put_back_at_tail(&pool.frames, &leave);
 }

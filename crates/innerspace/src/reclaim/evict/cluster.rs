@@ -20,7 +20,7 @@ pub(super) enum Effort {
     Force,
 }
 
-/// The result of one call of [`Pool::shrink`].
+/// The result of one call to [`Pool::shrink`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Shrunk {
     /// Pages freed.
@@ -34,8 +34,8 @@ pub(crate) struct Shrunk {
     /// A block that could not be evicted because it was locked or being written, if any. It is
     /// named, not held.
     pub(crate) waits_for: Option<(FrameId, Bit)>,
-    /// Whether some block could not be evicted because there was a reference to it, perhaps for a
-    /// moment only.
+    /// Whether some block could not be evicted because there was a reference to it, perhaps only
+    /// for a moment.
     pub(crate) referenced: bool,
 }
 
@@ -59,7 +59,7 @@ impl Shrunk {
 enum Verdict {
     /// Put it back at the head of the list that its flags name.
     Keep,
-    /// Like [`Verdict::Keep`], because it would have to be written first.
+    /// Like [`Verdict::Keep`], for a frame that would have to be written first.
     KeepDirty,
     /// Move it to the unevictable list: its state will not change until it is freed.
     SetAside,
@@ -91,8 +91,8 @@ impl<'p> Cluster<'p> {
         }
     }
 
-    /// Isolates up to `max` frames from the tail of a list, in place of those of the last cluster.
-    /// Returns how many pages they have.
+    /// Isolates up to `max` frames from the tail of a list, which replace those of the last
+    /// cluster. Returns how many pages they have.
     pub(super) fn take(&mut self, group: GroupId, kind: ListKind, max: usize) -> u64 {
         self.taken.clear();
         let Pool { lru, frames, .. } = self.pool;
@@ -171,9 +171,9 @@ impl<'p> Cluster<'p> {
     }
 }
 
-/// Returns whether reclaim meets a page that was read ahead for the first time, and notes that it
-/// has met it. Pages that the reader uses earlier also stay for another round, so the reader may
-/// not have come this far yet.
+/// Returns whether a page was read ahead and reclaim meets it for the first time, and notes the
+/// meeting. The pages that the reader used before it also got another round, so the reader may not
+/// have come this far yet.
 pub(super) fn is_awaited(meta: &Meta) -> bool {
     let is_met_first = meta.uses.has(Uses::AHEAD) && !meta.uses.has(Uses::PASSED_OVER);
     if is_met_first {
@@ -232,7 +232,7 @@ fn evict_chosen(
     io: Io,
     done: &mut Shrunk,
 ) {
-    // A store may panic. Isolated frames are put back all the same.
+    // A store may panic. Isolated frames are put back nevertheless.
     let mut panics = Panics::default();
     by_owner(pool, &mut clean, |owner, frames| {
         panics.catch(|| {

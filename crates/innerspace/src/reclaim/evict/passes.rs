@@ -3,14 +3,14 @@
 //! One call frees about as much as requested. Each pass gives every group of the subtree a share in
 //! proportion to its size, and looks at that many pages from the tail of its inactive list; each
 //! further pass looks at four times as many. The last pass looks at everything until enough is
-//! freed, and no longer spares blocks that are in use but can be evicted. So a call looks at a
-//! small multiple of its target when memory is easy to free, and otherwise at each page a bounded
-//! number of times before it gives up. It always ends.
+//! freed, and no longer spares blocks that were used recently. So a call looks at a small multiple
+//! of its target when memory is easy to free, and otherwise at each page a bounded number of times
+//! before it gives up. It always ends.
 //!
 //! Pages that a group's `low` protects are passed over. If nothing else could be freed, the passes
 //! are made once more with `min` alone. The first passes also pass over dirty blocks, and request
 //! that the flusher write them: a clean block costs nothing to evict. An owner whose store failed
-//! to write skips more and more of the calls, until the next tick.
+//! to write skips more and more of the calls to write, until the next tick.
 
 use super::cluster::{Cluster, Effort, Shrunk};
 use crate::frame::{End, FlagSet};
@@ -25,8 +25,8 @@ use crate::units::PageCount;
 const CLUSTER: usize = 32;
 
 /// The most frames of a cluster: a request of the usual size to a store. Each cluster of mapped
-/// pages costs a grace period, and frames that are freed together are later allocated as contiguous
-/// ones.
+/// pages costs a grace period, and frames that are freed together are contiguous when they are
+/// allocated again.
 const MOST_CLUSTER: u64 = 256;
 
 /// A cluster is 1 / `CLUSTER_PART` of the evictable pages, within the bounds above.
@@ -51,7 +51,7 @@ struct Share {
     group: GroupId,
     /// The number of the pass.
     pass: u32,
-    /// The count of pages freed in the call at which this group's share is freed.
+    /// The number of pages freed by the whole call at which this group has freed its share.
     enough: u64,
     /// The number of frames of a cluster.
     cluster: usize,
@@ -232,7 +232,8 @@ impl Cluster<'_> {
             pool.lru.put_back(&pool.frames, &keep, Evictable::Yes);
             let end = policy.demotes_to();
             if end == End::Back {
-                // Frames were taken oldest first.
+                // The frames were taken oldest first. The oldest is put back last, at the very
+                // tail.
                 demote.reverse();
             }
             pool.lru.put_back_inactive(&pool.frames, &demote, end);

@@ -123,8 +123,8 @@ impl Pool {
         {
             let end = self.frames.lock_of(id).wait(bit, deadline(OTHERS_WAIT));
             // A block whose write failed still cannot be evicted. It does not count as having come
-            // free: otherwise it would be tried again and again, and the store may take long to
-            // fail each time.
+            // free: otherwise it would be tried again and again, and the store may take a long time
+            // to fail each time.
             let flags = self.frames.meta(id).flags.load();
             let failed = flags.contains(FlagSet::DIRTY | FlagSet::ERROR);
             self.put(id);

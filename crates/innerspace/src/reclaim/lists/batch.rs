@@ -1,14 +1,14 @@
-//! Batches of new frames: a frame waits with fifteen others, and the list lock is taken once for
-//! all of them.
+//! Batches of new frames: a frame waits with up to fifteen others, and the list lock is taken once
+//! for all of them.
 //!
 //! Each thread has the batch with its number, to which it alone adds, by plain stores. Threads with
 //! higher numbers share a few batches, each with a mutex. `sync::pending` has the protocol: the
 //! mark is `LruState::Batch`, and it is cleared under the lock of the lists of the frame's group.
-//! So a frame is removed from a batch, or changed there, in the same way as on a list. Its number
-//! stays behind in the batch, without effect.
+//! So a frame is removed from a batch, or changed there, in the same way as on a list. The frame's
+//! number stays behind in the batch, without effect.
 //!
 //! A frame that was freed may be in a batch again, for another group, while a drain still finds its
-//! old number: `frame::listing` tells the two apart.
+//! old number: `frame::listing` tells the two entries apart.
 
 use crate::stats::thread_number;
 use crate::sync::pending::Pending;

@@ -33,7 +33,7 @@ impl AgingDue {
 }
 
 /// Holds the list lock of one group at a time. From frame to frame, it keeps the lock while the
-/// group is the same, and otherwise releases it before it takes the next.
+/// group is the same, and otherwise releases the lock before it takes the next.
 struct ListLocks<'l> {
     lru: &'l Lru,
     locked: Option<(u16, LockedLists<'l>)>,
@@ -93,7 +93,7 @@ impl Lru {
     }
 
     /// Locks the lists of the group that a frame is charged to. Returns `None` if the frame is no
-    /// longer where it was `seen`. The caller saw it in another state than [`LruState::None`].
+    /// longer where it was `seen`. The caller saw it in a state other than [`LruState::None`].
     pub(super) fn lock_at(&self, meta: &Meta, seen: Listing) -> Option<LockedLists<'_>> {
         meta.lru.lock_at(seen, |group| self.lock(GroupId(group)))
     }

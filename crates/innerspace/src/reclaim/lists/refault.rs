@@ -5,9 +5,9 @@
 //! pages. An evicted block leaves the clock's value in its file's index, as a *shadow*. When the
 //! block comes back, the clock has advanced by the *distance*: if the inactive list had been longer
 //! by that many pages, and the active list shorter, the block would have stayed. So if the active
-//! list is longer than that, the block competes with it, and becomes active immediately. The
-//! distance counts the group's own evictions and activations: while the group evicts nothing, its
-//! shadows stay young.
+//! list is longer than the distance, the block competes with the active ones, and becomes active
+//! immediately. The distance counts the group's own evictions and activations: while the group
+//! evicts nothing, its shadows stay young.
 
 use super::lru::Lru;
 use crate::group::GroupId;

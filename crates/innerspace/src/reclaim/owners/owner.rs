@@ -5,7 +5,8 @@ use std::ops::Range;
 use crate::group::GroupId;
 use crate::units::{FrameId, PageCount};
 
-/// Names a registered [`Owner`] in a frame's metadata. A frame of owner 0 cannot be evicted.
+/// The number of a registered [`Owner`], as a frame's metadata has it. A frame of owner 0 cannot be
+/// evicted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct OwnerId(pub(crate) u32);
 
@@ -42,7 +43,7 @@ pub(crate) struct EvictCount {
     pub(crate) unsynced: bool,
 }
 
-/// A request of the background step that an owner write blocks, oldest first.
+/// A request by the background step that an owner write blocks, oldest first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FlushRequest {
     /// Blocks that became dirty in this tick or earlier are to be written; `u64::MAX` for blocks of
@@ -53,8 +54,8 @@ pub(crate) struct FlushRequest {
 }
 
 impl FlushRequest {
-    /// Blocks of any age, in a group that has too many dirty pages: as many as may be in flight
-    /// together.
+    /// Requests blocks of any age, for a group that has too many dirty pages: as many as may be in
+    /// flight together.
     pub(crate) const ANY: FlushRequest = FlushRequest {
         dirtied_by: u64::MAX,
         pages: PageCount(2048),
@@ -94,8 +95,8 @@ pub(crate) trait Owner: Send + Sync {
 
     /// Writes back blocks that the background step requests, oldest first, or leaves them to a
     /// thread of the memory. Returns how many pages were written here. Called for owners that are
-    /// listed by `Owners::set_flushable`; an owner without dirty blocks unlists itself here. Others
-    /// need not implement this.
+    /// listed by `Owners::set_flushable`; an owner without dirty blocks unlists itself here. Other
+    /// owners need not implement this.
     fn flush(&self, _request: &FlushRequest) -> PageCount {
         PageCount(0)
     }
