@@ -1,10 +1,11 @@
-//! The index of a file: block number to word, a radix tree whose nodes are frames of the arena.
+//! The index of a file: a radix tree from block numbers to words, whose nodes are frames of the
+//! arena.
 //!
 //! | word | bits 0..4 | bits 4..12 | bits 12..44 |
 //! |---|---|---|---|
 //! | empty | 0 | 0 | 0 |
 //! | block | 1 | 0 | frame |
-//! | shadow of an evicted block | 2 | when it was evicted, in evictions (60 bits) | |
+//! | shadow of an evicted block | 2 | number of evictions before its own (60 bits) | |
 //! | node | 3 | height: 1 for a node of block words, one more for each level above | frame |
 //!
 //! So the upper bits of the word of a block or node are the offset of its bytes in the arena
@@ -18,7 +19,7 @@
 //! **Writers** hold the index mutex ([`Index::write`]); nodes that an insertion may need are
 //! allocated beforehand. Writers keep the tags of the frames in step with the words, for readers
 //! that guess where a block is (`frame::tag`). A node is removed with its last block, and the
-//! shadows left in it are dropped: shadows never cost a node of their own.
+//! shadows left in it are dropped: no node is kept for shadows alone.
 
 pub(crate) mod spare_nodes;
 mod writer;
@@ -50,11 +51,12 @@ const TAG_NODE: u64 = 3;
 pub(crate) enum Word {
     /// Nothing is cached for the block.
     Empty,
-    /// A cached block, whose first frame this is.
+    /// A cached block, with its first frame.
     Block(FrameId),
-    /// How many evictions there had been when the block was evicted. The block counts as absent.
+    /// The shadow of an evicted block: the number of evictions before it was evicted. The block
+    /// counts as absent.
     Shadow(u64),
-    /// A node with this height.
+    /// A node, with its frame and its height.
     Node(FrameId, u32),
 }
 
@@ -146,10 +148,10 @@ pub(crate) struct Counts {
 /// The result of an insertion of neighbouring blocks.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Inserted {
-    /// The number of blocks that were inserted, from the first on.
+    /// The number of blocks that were inserted, counted from the first.
     pub(crate) blocks: usize,
-    /// The number of spare nodes that the next block needs, if some are missing. If this is `None`
-    /// and blocks are left, another block is already in the next one's place.
+    /// The number of spare nodes that the next block needs, if there are too few. If this is `None`
+    /// and not all blocks were inserted, the next one's slot already has a block.
     pub(crate) need_nodes: Option<usize>,
 }
 
@@ -188,11 +190,12 @@ impl<T: Default> Index<T> {
     }
 }
 
-/// The path from the root to the word of a block, as far as there are nodes.
+/// The path from the root to the word of a block, as far as its nodes exist.
 struct Way<'n> {
-    /// The block's word; or the word below which nodes are missing.
+    /// The block's word, or the word below which nodes are missing.
     slot: &'n AtomicU64,
-    /// The node that the word is in, and the word that leads to this node. `None` for the root.
+    /// The node that contains `slot`, and the word that leads to this node. `None` if `slot` is the
+    /// root word.
     node: Option<(FrameId, &'n AtomicU64)>,
     /// The number of nodes that have to be added before the block's word is reached.
     missing: usize,
@@ -202,15 +205,15 @@ struct Way<'n> {
 /// `slot`, and only if `missing` is 0.
 #[inline(always)]
 fn walk<'n>(root: &'n AtomicU64, nodes: &'n impl Nodes, block: u64) -> Way<'n> {
-    // Acquire, here and below, pairs with the release stores of `IndexWriter`: the words of a node
-    // were written before the link to it.
+    // Acquire, here and below, pairs with the Release stores of `IndexWriter`: a reader that sees
+    // the link to a node also sees the words written to it before.
     let mut word = root.load(Ordering::Acquire);
     let (wanted, mut height) = (height_for(block), height_of(word));
     let (mut slot, mut node) = (root, None);
     let mut missing = 0;
     if wanted > height {
         // An insertion puts new roots above the old one, and then makes a separate path below the
-        // top.
+        // top root.
         missing = match is_live(word) {
             true => (2 * wanted - height - 1) as usize,
             false => wanted as usize,
@@ -267,12 +270,12 @@ fn visit<R>(
 }
 
 impl<T> Index<T> {
-    /// Returns the slot with the word of `block`, if nodes lead there. Valid while the caller's
-    /// section is open.
+    /// Returns the slot of the word of `block`, if the nodes on the path to it exist. The slot is
+    /// valid while the caller's section is open.
     #[inline(always)]
     pub(crate) fn slot<'a>(&'a self, nodes: &'a impl Nodes, block: u64) -> Option<&'a AtomicU64> {
-        // The usual size, 2 MiB to 1 GiB in small blocks, is handled without a loop: page faults
-        // and overwriting writes find their blocks here.
+        // The usual height, two (files of 2 MiB to 1 GiB in 4 KiB blocks), is handled without a
+        // loop: page faults and overwriting writes find their blocks here.
         if let Word::Node(top, 2) = Word::decode(self.root.load(Ordering::Acquire)) {
             let link = nodes.words(top).get((block >> NODE_SHIFT) as usize)?;
             let Word::Node(bottom, _) = Word::decode(link.load(Ordering::Acquire)) else {
@@ -296,7 +299,7 @@ impl<T> Index<T> {
     pub(crate) fn load(&self, nodes: &impl Nodes, block: u64) -> Word {
         let slot = self.slot(nodes, block);
         slot.map_or(Word::Empty, |slot| {
-            // If the slot is the root word, that may lead to a node by now.
+            // If the slot is the root word, it may lead to a node by now.
             match Word::decode(slot.load(Ordering::Acquire)) {
                 Word::Node(..) => Word::Empty,
                 word => word,
@@ -304,8 +307,8 @@ impl<T> Index<T> {
         })
     }
 
-    /// Returns the first block at or after `from` and before `to`. The caller is in a section, as
-    /// for [`Index::slot`].
+    /// Returns the number and frame of the first cached block at or after `from` and before `to`.
+    /// The caller is in a section, as for [`Index::slot`].
     pub(crate) fn next_block(
         &self,
         nodes: &impl Nodes,
@@ -338,7 +341,7 @@ impl<T> Index<T> {
         }
     }
 
-    /// Locks the mutex for the `T` that it guards.
+    /// Locks the index mutex, for access to the `T` that it guards.
     #[inline]
     #[track_caller]
     pub(crate) fn lock(&self) -> MutexGuard<'_, Guarded<T>> {

@@ -6,7 +6,7 @@ use crate::group::{GroupId, LimitError};
 use crate::reclaim::{AllocMode, Pool};
 use crate::units::FrameId;
 
-/// Nodes that are charged, zeroed, and not linked yet. Dropping this frees those that are left.
+/// Nodes that are charged, zeroed, and not linked yet. Dropping this frees the nodes that are left.
 #[derive(Debug)]
 pub(crate) struct SpareNodes<'p> {
     pool: &'p Pool,
@@ -15,7 +15,7 @@ pub(crate) struct SpareNodes<'p> {
 }
 
 impl<'p> SpareNodes<'p> {
-    /// Creates a supply without nodes. Its nodes will be charged to `group`.
+    /// Creates an empty supply. Its nodes will be charged to `group`.
     pub(crate) fn new(pool: &'p Pool, group: GroupId) -> SpareNodes<'p> {
         SpareNodes {
             pool,

@@ -1,4 +1,5 @@
-//! Changes an index: inserts blocks with the nodes that they need, replaces and removes blocks.
+//! Changes to an index: inserting blocks and the nodes that they need, replacing and removing
+//! blocks.
 
 use super::{
     Counts, Guarded, Inserted, Nodes, Way, Word, height_for, height_of, is_live, position, visit,
@@ -24,10 +25,10 @@ impl<'a, T> IndexWriter<'a, T> {
         &mut self.guarded
     }
 
-    /// Puts `frames` at the block `first` and those after it, up to the first place that has a
-    /// block already. Walks down once for each node. Takes missing nodes from `spares`, in which
-    /// they are zeroed and not linked yet. The shadows that the blocks replace are added to
-    /// `shadows`.
+    /// Inserts `frames` at the block `first` and those after it. Stops at the first slot that
+    /// already has a block, or if `spares` has too few nodes. Walks down the tree once for each
+    /// node of block words. Takes missing nodes from `spares`; these are zeroed and not linked yet.
+    /// Adds the shadows that the blocks replace to `shadows`.
     pub(crate) fn insert(
         &mut self,
         nodes: &impl Nodes,
@@ -82,7 +83,7 @@ impl<'a, T> IndexWriter<'a, T> {
         }
     }
 
-    /// Fills the slot of `block`.
+    /// Writes `frame` to the slot of `block`, and tags the frame.
     #[inline(always)]
     fn put(&self, nodes: &impl Nodes, slot: &AtomicU64, block: u64, frame: FrameId) {
         tag::fill(slot, Word::Block(frame).encode(), || {
@@ -90,7 +91,7 @@ impl<'a, T> IndexWriter<'a, T> {
         });
     }
 
-    /// Puts `new` in the place of `old`.
+    /// Replaces the frame `old` of `block` by `new`.
     pub(crate) fn replace(&mut self, nodes: &impl Nodes, block: u64, old: FrameId, new: FrameId) {
         let slot = self
             .find(nodes, block)
@@ -108,9 +109,9 @@ impl<'a, T> IndexWriter<'a, T> {
         );
     }
 
-    /// Removes `frame` from the slot of `block`, and leaves the given shadow if a node remains to
-    /// hold it. Nodes that became empty are unlinked and added to `freed`; they may be reused only
-    /// after a grace period.
+    /// Removes `frame` from the slot of `block`, and leaves `shadow` there, if there is one. Nodes
+    /// that now have no block or node are unlinked, with their shadows, and added to `freed`. They
+    /// may be reused only after a grace period.
     pub(crate) fn remove(
         &mut self,
         nodes: &impl Nodes,
@@ -134,7 +135,7 @@ impl<'a, T> IndexWriter<'a, T> {
         self.prune(nodes, block, freed);
     }
 
-    /// Forgets all shadows at or after `from`, where the file now ends.
+    /// Removes the shadows of all blocks at or after `from`, the new end of the file.
     pub(crate) fn drop_shadows(&mut self, nodes: &impl Nodes, from: u64) {
         let shadows = &mut self.guarded.counts.shadows;
         let mut drop_shadow = |_, slot: &AtomicU64, word| -> Option<()> {
@@ -147,7 +148,7 @@ impl<'a, T> IndexWriter<'a, T> {
         visit(nodes, self.root, 0, &(from..u64::MAX), &mut drop_shadow);
     }
 
-    /// Returns the slot of `block`, if nodes lead there.
+    /// Returns the slot of `block`, if the nodes on the path to it exist.
     fn find<'n>(&self, nodes: &'n impl Nodes, block: u64) -> Option<&'n AtomicU64>
     where
         'a: 'n,
@@ -161,8 +162,8 @@ impl<'a, T> IndexWriter<'a, T> {
         walk(self.root, nodes, block).missing
     }
 
-    /// Adds the nodes that are missing on the path to `block`: levels above the root until the
-    /// block fits, and then those below.
+    /// Adds the nodes that are missing on the path to `block`: first levels above the root, until
+    /// the tree is high enough for the block, then the nodes below.
     #[cold]
     fn make_way<'n>(
         &mut self,
@@ -208,8 +209,8 @@ impl<'a, T> IndexWriter<'a, T> {
         way
     }
 
-    /// Subtracts the word of `block` from its node's count. Unlinks the nodes on the path that
-    /// became empty.
+    /// Subtracts the word of `block`, which was just removed, from its node's count. Unlinks the
+    /// nodes on the path that have become empty.
     fn prune(&mut self, nodes: &impl Nodes, block: u64, freed: &mut Vec<FrameId>) {
         // Each round handles the lowest node that is left on the path.
         while let Some((node, link)) = walk(self.root, nodes, block).node {

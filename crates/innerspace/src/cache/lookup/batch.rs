@@ -1,4 +1,4 @@
-//! Locks the cached blocks of a range in batches, and removes them from the file.
+//! Locks the cached blocks of a range in batches, and removes them from the index.
 
 use std::ops::Range;
 
@@ -11,27 +11,27 @@ use crate::cache::map::mappers::Revoke;
 use crate::frame::{Dropped, FlagSet};
 use crate::sync::failpoint;
 
-/// The most blocks that are locked at a time, and share one grace period.
+/// The most blocks that are locked at a time. They share one grace period.
 const BATCH: usize = 64;
 
-/// Removes from the file those blocks of a range whose bytes the store has, and can no longer lose.
-/// Returns how many.
+/// Removes from the index those blocks of a range whose bytes the store has and can no longer lose.
+/// Returns how many it removed.
 pub(crate) fn forget_clean(core: &FileCore, blocks: Range<u64>) -> u64 {
     remove_some(core, blocks, |batch| {
         batch.retain(|locked| !locked.meta().flags.load().contains(FlagSet::DIRTY));
-        // Blocks that were written since the last sync began, or were left in doubt by a failed
-        // sync, stay.
+        // Blocks that were written since the last sync began stay, and so do blocks that a failed
+        // sync left in doubt.
         retain_synced(core, batch);
     })
 }
 
-/// Removes all blocks of a range from the file, dirty or not.
+/// Removes all blocks of a range from the index, dirty or not.
 pub(crate) fn remove_blocks(core: &FileCore, blocks: Range<u64>) {
     remove_some(core, blocks, |_| {});
 }
 
-/// Removes from the file those blocks of a range that `retain` leaves in each batch. Returns how
-/// many.
+/// Removes from the index those blocks of a range that `retain` leaves in each batch. Returns how
+/// many it removed.
 fn remove_some<'f>(
     core: &'f FileCore,
     blocks: Range<u64>,
@@ -50,8 +50,8 @@ fn remove_some<'f>(
     }
 }
 
-/// Locks the next cached blocks in `next..end`, in ascending order, and waits until no write of
-/// them is under way. Advances `next` past them.
+/// Locks the next cached blocks in `next..end`, at most [`BATCH`], in ascending order, and waits
+/// until no write of them is under way. Advances `next` past them.
 pub(crate) fn lock_batch<'f>(core: &'f FileCore, next: &mut u64, end: u64) -> Vec<Locked<'f>> {
     let mut batch = Vec::new();
     while batch.len() < BATCH {
@@ -73,7 +73,7 @@ pub(crate) fn lock_batch<'f>(core: &'f FileCore, next: &mut u64, end: u64) -> Ve
     batch
 }
 
-/// Removes locked, stable blocks from the file.
+/// Removes locked, stable blocks from the index, and revokes their translations.
 pub(crate) fn drop_batch(core: &FileCore, batch: Vec<Locked<'_>>) {
     let (Some(first), Some(last)) = (batch.first(), batch.last()) else {
         return;
@@ -96,8 +96,8 @@ pub(crate) fn drop_batch(core: &FileCore, batch: Vec<Locked<'_>>) {
         core.grace();
     }
     failpoint!(CutOff);
-    // The last block is freed first: freed frames are allocated in reverse order. So the frames
-    // return in the order of these blocks, and the next blocks written are contiguous.
+    // The frame freed last is allocated first, so the blocks are freed in reverse order. The next
+    // blocks written then get contiguous frames, in ascending order.
     for locked in batch.into_iter().rev() {
         let dropped = core.pool.uncache(locked.frame());
         debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");

@@ -24,7 +24,7 @@ pub(crate) struct BlockRef<'f> {
 pub(crate) enum AfterUse {
     /// The block stays cached.
     Keep,
-    /// The block is evicted unless it was used in another way as well (DONTCACHE).
+    /// The block is evicted unless it was also used in another way (DONTCACHE).
     DropUnlessWanted,
 }
 
@@ -39,12 +39,12 @@ impl<'f> BlockRef<'f> {
         }
     }
 
-    /// Returns the metadata of the first frame.
+    /// Returns the metadata of the block's first frame.
     pub(crate) fn meta(&self) -> &'f Meta {
         self.file.frames().meta(self.frame)
     }
 
-    /// Whether the block's bytes are there.
+    /// Whether the block has its bytes.
     pub(crate) fn is_up_to_date(&self) -> bool {
         self.meta().flags.load().contains(FlagSet::UPTODATE)
     }
@@ -65,13 +65,13 @@ impl<'f> BlockRef<'f> {
         parts
     }
 
-    /// Marks the block to be evicted after this use.
+    /// Marks the block to be evicted after this use, unless it was also used in another way.
     pub(crate) fn drop_after_use(mut self) -> BlockRef<'f> {
         self.after = AfterUse::DropUnlessWanted;
         self
     }
 
-    /// Marks the block as one that may stay cached.
+    /// Lets the block stay cached after this use.
     pub(crate) fn keep_after_use(mut self) -> BlockRef<'f> {
         self.after = AfterUse::Keep;
         self
@@ -123,7 +123,7 @@ impl<'f> Locked<'f> {
         self.held().frame
     }
 
-    /// Returns the metadata of the first frame.
+    /// Returns the metadata of the block's first frame.
     pub(crate) fn meta(&self) -> &'f Meta {
         self.held().meta()
     }
@@ -146,8 +146,8 @@ impl<'f> Locked<'f> {
     }
 
     /// Notes that a call has changed bytes of the block in place, so that code translated from them
-    /// is stale. This concerns mapped pages only: a page that is not mapped now can be mapped only
-    /// by a later RMW of the hold word, and is then mapped with the new bytes.
+    /// is stale. Only mapped pages matter: a page that is not mapped now can be mapped only by a
+    /// later read-modify-write of the hold word, and then shows the new bytes.
     #[inline]
     pub(crate) fn written_in_place(&self, inside: &Range<usize>) {
         if self.meta().hold.load().mapped() > 0 {
@@ -160,7 +160,7 @@ impl<'f> Locked<'f> {
         }
     }
 
-    /// Takes the reference out. The guard then does nothing when it is dropped.
+    /// Takes the block's reference from the guard. The guard then does nothing when it is dropped.
     fn take(&mut self) -> BlockRef<'f> {
         self.held
             .take()
@@ -174,7 +174,7 @@ impl<'f> Locked<'f> {
         held
     }
 
-    /// Unlocks a block that was frozen, whose reference is already dropped.
+    /// Unlocks a frozen block. Freezing has already dropped the guard's reference.
     pub(crate) fn unlock_frozen(self) {
         std::mem::forget(self.unlock());
     }
@@ -195,7 +195,7 @@ impl Drop for Locked<'_> {
 }
 
 /// A block that was just made: in the index, locked, not up to date. If this is dropped without
-/// being finished, the block is removed from the file again.
+/// being finished, the block is removed from the index.
 pub(crate) struct NewBlock<'f> {
     /// The block, and the right to change its bytes. `None` once it is finished or has failed.
     made: Option<(BlockRef<'f>, Filling<'f>)>,
@@ -227,18 +227,18 @@ impl<'f> NewBlock<'f> {
         self.held().frame
     }
 
-    /// Returns the block's bytes. At first they are those that the frame had before.
+    /// Returns the block's bytes. At first they are whatever the frame held before.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         self.made.as_mut().expect("not finished").1.bytes_mut()
     }
 
-    /// Takes over a block that was given to a request by [`NewBlock::into_frame`].
+    /// Takes back a block that [`NewBlock::into_frame`] gave to a request.
     pub(crate) fn adopt(file: &'f FileCore, frame: FrameId, block: u64) -> NewBlock<'f> {
         NewBlock::new(BlockRef::new(file, frame, block))
     }
 
-    /// Returns the block's first frame, for a request that takes over the right to its bytes, and
-    /// the reference.
+    /// Returns the block's first frame, for a request that takes over the right to change the
+    /// block's bytes, and the reference.
     pub(crate) fn into_frame(mut self) -> FrameId {
         let (held, _) = self.take();
         let frame = held.frame;
@@ -260,7 +260,7 @@ impl<'f> NewBlock<'f> {
         held
     }
 
-    /// Like [`NewBlock::finish`], but the caller notifies the futures that wait.
+    /// Like [`NewBlock::finish`], but the caller must notify the futures that wait for the block.
     pub(crate) fn finish_unnoted(mut self) -> BlockRef<'f> {
         let (held, filling) = self.take();
         filling.finish();
@@ -308,7 +308,8 @@ impl fmt::Debug for NewBlock<'_> {
 }
 
 impl FileCore {
-    /// Publishes a frame as a block of this file, which no other thread finds yet.
+    /// Publishes a frame as a block of this file. No other thread finds the block until it is in
+    /// the index.
     #[inline(always)]
     pub(crate) fn publish(
         &self,
@@ -317,7 +318,7 @@ impl FileCore {
         flags: FlagSet,
         hold: HoldState,
     ) -> FrameId {
-        // Plain stores suffice, no atomics (P2).
+        // No other thread can reach the frame yet, so plain stores suffice (P2).
         frame.set_flags(flags);
         frame.set_kind(Kind::Cached);
         frame.set_owner(self.id.owner.0);

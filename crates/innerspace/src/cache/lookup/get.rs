@@ -3,9 +3,10 @@
 //!
 //! A lookup walks the index in a section, takes a reference to the frame that it finds, and reads
 //! the slot again. If the word is still the same, the frame was this block when the reference was
-//! taken, and the reference keeps it so (I10). A small read guesses the frame first, and the
-//! frame's tag proves the guess (`frame::tag`). A lock taken afterwards proves nothing about the
-//! time between, so the lookup checks once more under the lock (P5).
+//! taken, and the reference keeps it so (I10). A copying read guesses the frame first, and the
+//! frame's tag proves the guess (`frame::tag`). The block may be evicted or moved between the
+//! lookup and the locking, so [`FileCore::find_lock`] checks the index once more under the lock
+//! (P5).
 
 use std::hint::cold_path;
 use std::ops::BitOr;
@@ -28,7 +29,7 @@ use crate::units::{FrameId, PAGE_SIZE, PageCount};
 pub(crate) struct Get(u16);
 
 impl Get {
-    /// Nothing special.
+    /// No flag.
     pub(crate) const NONE: Get = Get(0);
     /// Mark the block accessed; a new block starts referenced.
     pub(crate) const ACCESSED: Get = Get(1 << 0);
@@ -40,9 +41,9 @@ impl Get {
     pub(crate) const NOIO: Get = Get(1 << 3);
     /// Wait until no write of the block is under way.
     pub(crate) const STABLE: Get = Get(1 << 4);
-    /// Evict the block after use unless it was used in another way as well.
+    /// Evict the block after use unless it was also used in another way.
     pub(crate) const DONTCACHE: Get = Get(1 << 5);
-    /// The block is read ahead of any use.
+    /// Mark a new block as read ahead of its first use.
     pub(crate) const AHEAD: Get = Get(1 << 6);
 
     /// Whether all flags of `other` are set.
@@ -51,7 +52,7 @@ impl Get {
         self.0 & other.0 == other.0
     }
 
-    /// Returns the flags of `other` that are set.
+    /// Returns those flags of `other` that are also set in `self`.
     pub(crate) fn of(self, other: Get) -> Get {
         Get(self.0 & other.0)
     }
@@ -84,14 +85,14 @@ impl BitOr for Get {
 }
 
 /// The assumption about the store on which a new block is made. Until the block is in the index,
-/// another thread may make it false.
+/// another thread may make the assumption false.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Basis {
     /// Nothing: the block is filled from the store afterwards, or overwritten as a whole.
     Nothing,
     /// The store has no bytes at or after this offset.
     StoredUpTo(u64),
-    /// The store has a hole there, at this epoch of the file's holes.
+    /// The store has a hole where the block is, as of this hole epoch of the file.
     Hole {
         /// The epoch, read before the store was called.
         epoch: u64,
@@ -102,15 +103,14 @@ pub(crate) enum Basis {
 const MUCH: usize = PAGE_SIZE / 4;
 
 /// A published, locked block with two references that is neither in the index nor on an LRU list.
-/// Dropping it frees the block, even if a store panics when memory is reclaimed for its place in
-/// the index.
+/// Dropping this frees the block, even if a store panics while memory is reclaimed for index nodes.
 struct Unlisted<'f>(&'f FileCore, FrameId);
 
 impl Drop for Unlisted<'_> {
     fn drop(&mut self) {
         let Unlisted(file, frame) = *self;
-        // No other thread has found the block through the index, but a lookup with an old word may
-        // hold it for a moment.
+        // No other thread has found the block through the index, but a lookup that read an old
+        // index word may briefly hold a reference.
         let dropped = file.pool.uncache(frame);
         debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");
         file.frames().lock_of(frame).unlock();
@@ -141,7 +141,8 @@ impl FileCore {
 
     /// Returns the frame in which the block is cached now, if a guess or one look in a short
     /// section finds it. The caller then owns a reference to the frame. `len` is the number of
-    /// bytes that it will copy. `block` was inside the file when its size was read.
+    /// bytes that the caller will copy. `block` was inside the file when the caller read the file's
+    /// size.
     #[inline(always)]
     pub(crate) fn look_up_once(&self, block: u64, len: usize) -> Option<FrameId> {
         let tag = self.blocks.index.tags().sought(block);
@@ -161,8 +162,8 @@ impl FileCore {
         Some(found)
     }
 
-    /// Enters a block's frame, found by the index, in the lookaside table, so that the next lookup
-    /// of the block guesses it.
+    /// Enters a block's frame, found in the index, in the lookaside table, so that the next lookup
+    /// of the block guesses this frame.
     pub(crate) fn note_found(&self, block: u64, frame: FrameId) {
         let tag = self.blocks.index.tags().sought(block);
         if tag.is_somewhere() {
@@ -206,7 +207,7 @@ impl FileCore {
         let is_there = slot.load(raw::Ordering::Acquire) == word;
         drop(section);
         if !is_there {
-            // The frame belongs to another block by now.
+            // The frame may belong to another block by now.
             self.put(frame);
             return None;
         }
@@ -227,7 +228,7 @@ impl FileCore {
         word == Word::Block(frame)
     }
 
-    /// Locks a found block. Returns `None` if it is no longer the file's.
+    /// Locks a found block. Returns `None` if the block has left the index.
     fn lock_found<'f>(
         &'f self,
         held: BlockRef<'f>,
@@ -261,9 +262,9 @@ impl FileCore {
         }
     }
 
-    /// Returns the error if a fill failed and removed this held block. Reports no error if the
-    /// store's own files had no memory: the caller then fills the block itself, and makes room for
-    /// that.
+    /// Returns the error if a fill failed and removed this held block. Returns no error if the
+    /// files that the store is made of had no memory: the caller then fills the block itself, and
+    /// makes room for that.
     fn check_fill_error(&self, held: &BlockRef<'_>) -> Result<(), FileError> {
         if held.is_up_to_date() {
             return Ok(());
@@ -322,9 +323,9 @@ impl FileCore {
         Ok(Some(NewBlock::new(held)))
     }
 
-    /// Whether the basis of a new block still holds. Called under the index mutex, with no block in
-    /// the new one's place. If another block was made there meanwhile, written and evicted again,
-    /// the epoch has moved before it left the index.
+    /// Whether the basis of a new block still holds. Called under the index mutex, just before the
+    /// block is inserted. If another block was inserted there meanwhile, written and evicted again,
+    /// the epoch has advanced before that block left the index.
     pub(crate) fn holds(&self, basis: Basis) -> bool {
         match basis {
             Basis::Nothing => true,
@@ -401,8 +402,8 @@ impl FileCore {
             .write()
             .remove(self.frames(), block, frame, shadow, &mut freed);
         if self.frames().meta(frame).hold.load().views() > 0 {
-            // From here on only views keep the block. It is still listed, so that the error of a
-            // full group can report what holds its memory.
+            // From here on only views keep the block. It stays on a list, so that the error of a
+            // full group can report what holds the group's memory.
             self.pool.lru_set(frame, Evictable::No);
         } else {
             self.pool.lru_remove(frame);
