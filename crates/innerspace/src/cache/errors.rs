@@ -147,7 +147,7 @@ pub enum FileError {
         action: StoreAction,
         /// The offset of the call.
         offset: u64,
-        /// The number of bytes that the call was for; 0 where that has no meaning.
+        /// The number of bytes that the call was for; 0 if the call has no range.
         len: u64,
         /// The store's error.
         r#source: Arc<io::Error>,
@@ -233,7 +233,7 @@ pub enum FileError {
     NoSuchElement {
         /// The file.
         file: Arc<str>,
-        /// The index requested. Of several, the first that does not exist.
+        /// The index requested; for a range, the first index that does not exist.
         index: u64,
         /// The number of elements.
         len: u64,
@@ -244,13 +244,13 @@ pub enum FileError {
     Held {
         /// The file.
         file: Arc<str>,
-        /// The number of bytes that are unwritten.
+        /// The number of unwritten bytes.
         dirty: u64,
         /// The event that allows these blocks to be written.
         reason: HeldReason,
     },
-    /// Too much data is unwritten, and the store refuses to take it. Nothing was written. The
-    /// unwritten data is kept, and retried from time to time, and by each sync.
+    /// Too much data is unwritten, and the store refuses to take it. Nothing was written by this
+    /// call. The unwritten data is kept; its write is retried from time to time, and by each sync.
     #[error(
         "{file}: {} of unwritten data cannot be written ({source}); new writes are refused until that data is written. Sync again, or discard it",
         ByteSize(*dirty)
@@ -258,7 +258,7 @@ pub enum FileError {
     Unwritten {
         /// The file whose data cannot be written. It may be another file of the same group.
         file: Arc<str>,
-        /// The number of its bytes that are unwritten.
+        /// The number of unwritten bytes of that file.
         dirty: u64,
         /// The store's last error.
         r#source: Arc<FileError>,
@@ -310,7 +310,7 @@ impl fmt::Display for Attempt {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum HeldReason {
-    /// [`WriteOrder::OnSync`](crate::cache::WriteOrder::OnSync): a sync writes it.
+    /// [`WriteOrder::OnSync`](crate::cache::WriteOrder::OnSync): only a sync writes the data.
     UntilSync,
     /// [`WriteOrder::Ordered`](crate::cache::WriteOrder::Ordered): the data waits for the release
     /// of a barrier number.
@@ -401,12 +401,12 @@ impl<E> Default for ErrorSequence<E> {
     }
 }
 
-/// How many of the file's failures were reported to one handle.
+/// The number of the file's failures that were already reported to one handle.
 #[derive(Debug)]
 pub(crate) struct ErrorCursor(AtomicU64);
 
 impl ErrorCursor {
-    /// Creates a cursor to which the first `count` failures were reported.
+    /// Creates a cursor to which the first `count` failures count as reported.
     pub(crate) fn behind(count: u64) -> ErrorCursor {
         ErrorCursor(AtomicU64::new(count))
     }
@@ -417,7 +417,7 @@ impl<E: Clone> ErrorSequence<E> {
     pub(crate) fn record(&self, error: E) {
         let mut last = self.last.lock();
         *last = Some(error);
-        // Release: pairs with the load in `check`, though the lock carries the error itself.
+        // Release pairs with the Acquire load in `check`. The error itself is read under the lock.
         self.count.fetch_add(1, Ordering::Release);
     }
 

@@ -2,26 +2,26 @@
 //!
 //! A future that finds bytes missing puts the missing blocks in flight itself, if that takes no
 //! waiting, and is woken when they have landed. So thousands of futures need no threads. Otherwise
-//! (the store has to be asked for its version first, memory is short, a block is being written)
-//! the future queues a job in the file's lane. The job takes the view in the blocking way and hands
-//! it over. The future is also woken when one of its blocks is filled by another operation, when
-//! the file is cut, and when it is closed. Dropping the future drops its request. A future that is
+//! (the store has to be asked for its version first, memory is short, a block is being written) the
+//! future queues a job in the file's lane. The job takes the view in the blocking way and hands it
+//! over. The future is also woken when one of its blocks is filled by another operation, when the
+//! file is cut, and when it is closed. Dropping the future drops its request. A future that is
 //! polled by a job (for example in a store that reads through it) takes the view in that poll,
-//! since no other thread might.
+//! since there may be no other thread to do it.
 //!
-//! A waker is foreign code, which may immediately make another call on the same file. So it is
+//! A waker is foreign code, which may immediately make another call on the same file. So wakers are
 //! called with no lock held. An operation that fills or cuts notes which futures are due, and wakes
-//! them when it has released everything; a close wakes them when the store can be opened again. In
+//! them after it has released everything. A close wakes them when the store can be opened again. In
 //! three cases the waking is left to a job:
 //!
-//! - For a request that lands: its own job, at the end, or another one
-//!   ([`wake_due_elsewhere`](crate::cache::core::FileCore::wake_due_elsewhere)).
-//! - For an operation that may hold locks of another file, because it is in a call to that file's
+//! - After a request has landed. The request's own job wakes the futures at its end, or another job
+//!   does ([`wake_due_elsewhere`](crate::cache::core::FileCore::wake_due_elsewhere)).
+//! - After an operation that may hold locks of another file, because it is in a call to that file's
 //!   store or in reclaim ([`Cache::wake`](crate::cache::Cache::wake)).
-//! - For an operation on a thread of the program (also `Cache::wake`).
+//! - After an operation on a thread of the program (also `Cache::wake`).
 //!
-//! So a waker that hangs holds up a thread of the memory, of which its payer has a share, and
-//! nothing else.
+//! So a waker that hangs holds up only one of the memory's threads, out of the share of the group
+//! that pays for it.
 
 use std::future::Future;
 use std::ops::{Range, RangeBounds};
@@ -45,8 +45,8 @@ use crate::sync::{Arc, Weak};
 ///
 /// It needs no runtime: any executor can poll it. Missing blocks are read concurrently, as many as
 /// the store serves at a time, by threads of the memory or by `tick()`. Code that these threads
-/// call (a store, an error hook, a waker) may poll the future as well. The future then does the
-/// work in that poll.
+/// call (a store, an error hook, a waker) may also poll the future. The future then does the work
+/// in that poll.
 #[must_use = "futures do nothing unless polled"]
 pub struct Ready {
     handle: Arc<Handle>,
@@ -63,8 +63,8 @@ pub struct Ready {
 }
 
 impl PagedFile {
-    /// Returns a future that resolves to a view of the range. It needs no runtime: the memory's
-    /// service thread (or `tick()`) does the work.
+    /// Returns a future that resolves to a view of the range. It needs no runtime: threads of the
+    /// memory (or `tick()`) do the work.
     ///
     /// The file's group pays for the future while it waits. If the group is full, the future
     /// resolves to [`FileError::Limit`].
@@ -104,8 +104,8 @@ impl Job for Take {
 /// The heap bytes of a future that waits: its request, a place in the file's list, a job in a lane.
 const READY_BYTES: usize = size_of::<Request>() + size_of::<Take>() + 90;
 
-/// How many times a future puts blocks in flight that are evicted again before it looks. After
-/// that, a job fills the blocks and holds them.
+/// How many times a future puts its missing blocks in flight. If they are evicted each time before
+/// the future looks at them, a job fills the blocks and holds them.
 const MOST_FLIGHTS: u32 = 2;
 
 impl Ready {
@@ -138,12 +138,12 @@ impl Ready {
         }
     }
 
-    /// Waits in place, without an executor, until the view is there or `timeout` is over. After a
-    /// timeout, the future can be waited for again, or dropped at any time; see
+    /// Waits in place, without an executor, until the view is ready or `timeout` has passed. After
+    /// a timeout, the future can be waited for again, or dropped at any time; see
     /// [`Task::wait_timeout`](crate::cache::Task::wait_timeout).
     ///
     /// # Errors
-    /// [`TimedOut`] when the time is over. The inner result has the errors of
+    /// [`TimedOut`] if the timeout passes first. The inner result has the errors of
     /// [`PagedFile::view`](crate::cache::PagedFile::view).
     ///
     /// # Panics
@@ -224,8 +224,8 @@ impl Future for Ready {
                 false => self.queue(&request, &range),
             }
         }
-        // Serves fills and closes that happened between the first look and the registration, and
-        // does the work here if no other thread is left to do it.
+        // Does the work here if no other thread is left to do it. Then looks again, for fills and
+        // closes that came between the first look and the registration.
         core.cache.serve_waiting_if_abandoned();
         match self.look(&range) {
             Poll::Ready(result) => {
@@ -234,7 +234,7 @@ impl Future for Ready {
             }
             Poll::Pending => {
                 // If the blocks have already landed, nothing wakes the future again. So a job takes
-                // the view, if none does yet.
+                // the view, unless one was already queued.
                 if !self.is_queued && !core.is_in_flight(&blocks) {
                     self.queue(&request, &range);
                 }

@@ -6,11 +6,12 @@
 //! **The course of a task.** The first poll queues the call in the lane of its file or space
 //! ([`crate::exec`]). A job makes the call there once, in the blocking way, and wakes the task. If
 //! the task is dropped before that, the call is not made; a call under way runs to its end. The
-//! call holds its file or space, since its writes need an owner.
+//! call keeps its file or space open, since the data that it writes needs an owner.
 //!
-//! **The thread that makes the call** is a thread of the memory, or the one that ticks. If both are
-//! gone, it is the one that polls. The first poll makes the call itself if no other thread could:
-//! in a thread that does the memory's work, or that is in a call to another file's store.
+//! **The thread that makes the call** is a thread of the memory, or the one that calls `tick`. If
+//! there is neither, it is the thread that polls. The first poll makes the call itself if no other
+//! thread could: in a thread that does the memory's work, or that is in a call to another file's
+//! store.
 //!
 //! [`Ready`](super::Ready) differs: any operation may bring its bytes into memory.
 
@@ -44,29 +45,29 @@ impl<T, E> Stage<T, E> {
     }
 }
 
-/// One call, shared by its task and, weakly, its job.
+/// One call. Its task owns it, and its job has a weak reference to it.
 struct Call<T, E> {
     /// The group that pays for the file or space of the call.
     payer: GroupId,
     stage: WakerSlot<Stage<T, E>>,
 }
 
-/// Makes a call on a file or space, and drops this handle of it, which may be the last: a store
-/// that panics as its file is closed does so here. The handle is dropped here, while the result is
-/// a local value, and not with a closure that owns it: a panic in that drop would leak the
-/// closure's result.
+/// Makes a call on a file or space, and then drops `handle`, which may be the last one. If that
+/// closes a file, its store may panic here. The handle is not dropped together with the closure,
+/// because a panic in that drop would leak the closure's result. Here the result is a local value.
 pub(crate) fn call_and_drop<H, R>(handle: H, call: impl FnOnce(&H) -> R) -> R {
     let result = call(&handle);
     drop(handle);
     result
 }
 
-/// A call of any type, as its job uses it.
+/// A call whose types are erased, for its job.
 trait Run: Send + Sync {
     fn run(&self, cache: &Cache);
 }
 
-/// A job that makes a call in its lane. Unwanted once the task of the call is dropped.
+/// A job that makes a call in its lane. It is no longer wanted once the task of the call is
+/// dropped.
 struct Queued {
     cache: Weak<Cache>,
     call: std::sync::Weak<dyn Run>,
@@ -176,7 +177,8 @@ pub struct Task<T, E = FileError> {
     heap: Result<Option<Arc<HeapBytes>>, LimitError>,
 }
 
-/// The bytes of the reference counts next to a call, and of the charge that it shares with its job.
+/// The heap bytes of the reference counts next to a call, and of the charge that it shares with its
+/// job.
 const CALL_BYTES: usize = 16 + 16 + size_of::<HeapBytes>();
 
 /// The heap bytes of a job and of its place in a queue.
@@ -226,7 +228,7 @@ impl<T, E> std::fmt::Debug for Task<T, E> {
 }
 
 impl<T: Send + 'static, E: From<LimitError> + Send + 'static> Task<T, E> {
-    /// Waits in place, without an executor, until the call is done or `timeout` is over. After a
+    /// Waits in place, without an executor, until the call is done or `timeout` has passed. After a
     /// timeout, the task can be waited for again, or dropped. Use this when a store that hangs must
     /// not block the caller for ever.
     ///
@@ -253,7 +255,7 @@ impl<T: Send + 'static, E: From<LimitError> + Send + 'static> Task<T, E> {
     /// ```
     ///
     /// # Errors
-    /// [`TimedOut`] when the time is over. The inner result has the errors of the call.
+    /// [`TimedOut`] if the timeout passes first. The inner result has the errors of the call.
     ///
     /// # Panics
     /// If the call panicked, and if waited for again after it has given its result. With
@@ -288,7 +290,7 @@ impl<T: Send + 'static, E: From<LimitError> + Send + 'static> Future for Task<T,
                 Some(heap) => match heap.more(QUEUED_BYTES, MayReclaim::Clean) {
                     Ok(more) => Some((heap.clone(), more)),
                     Err(full) => {
-                        // The call is dropped with the lock released.
+                        // The call is dropped only after the lock is released.
                         let taken = self.call.stage.change(|stage| stage.replace(Stage::Taken));
                         drop(taken);
                         return Poll::Ready(Err(full.into()));

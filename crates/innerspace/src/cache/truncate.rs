@@ -53,7 +53,7 @@ pub(super) fn set_len(core: &FileCore, new: u64) -> Result<(), FileError> {
     result
 }
 
-/// Does `work` with the file locked exclusively, and then ends the operation with nothing locked.
+/// Runs `work` with the file locked exclusively, and then ends the operation with nothing locked.
 fn while_alone<T>(core: &FileCore, work: impl FnOnce(&InvalidateGuard<'_>) -> T) -> T {
     let alone = core.locks.alone(&core.blocks.index);
     let result = work(&alone);
@@ -80,12 +80,12 @@ fn resize_store(core: &FileCore, new: u64) -> Result<(), FileError> {
 /// Begins a cut: prevents new writebacks of the blocks from `first` on until the result is dropped,
 /// and waits for those under way.
 ///
-/// Whether a writeback of a block begins is decided under the mutex of the index. The block is
-/// locked then, and the length to write was taken from the file's size under that lock. A writeback
-/// that began before the cut is waited for before the store is cut. A later one does not begin: if
-/// the store refuses the cut, the block is as dirty as before. The cut ends after every block
-/// concerned was removed, or had its tail cleared, under its lock. So a thread that locks such a
-/// block after that takes the length from the new size.
+/// A writeback of a block begins under the mutex of the index. The block is locked then, and the
+/// length to write was taken from the file's size under the block's lock. A writeback that began
+/// before the cut is waited for, before the store is cut. None begins during the cut, so if the
+/// store refuses the cut, the block is as dirty as before. The cut ends after every block concerned
+/// was removed, or had its tail cleared, under its lock. So a thread that locks such a block later
+/// takes the length from the new size.
 fn cut_from(core: &FileCore, first: u64, _alone: &InvalidateGuard<'_>) -> OnDrop<impl FnMut()> {
     core.dirty().set_cut(Some(first));
     let cutting = OnDrop(|| core.dirty().set_cut(Some(u64::MAX)));
@@ -123,7 +123,9 @@ fn cut_tail(core: &FileCore, size: u64) -> Result<(), FileError> {
         return cleared;
     }
     core.blocks.tail_left.store(true, Ordering::Release);
-    // Faults look at `tail_left` with `invalidate` held shared, and install with the block locked.
+    // A fault reads `tail_left` and locks the block with `invalidate` held shared, and maps the
+    // page before it unlocks the block. So when the block is locked here, every fault that has not
+    // seen the flag has mapped its page.
     let block = size >> core.block_shift();
     if let Ok(Some(locked)) = core.find_lock(block, Get::NONE)
         && locked.meta().hold.load().mapped() > 0
@@ -219,7 +221,7 @@ fn punch_blocks(
         let result = core.caught(&mut panics, StoreAction::Punch, (0, 0), punch);
         match result {
             Ok(()) => drop_batch(core, batch),
-            // The store may have punched some of them.
+            // The store may have punched some of the blocks.
             Err(_) => show_what_is_left(core, batch),
         }
         panics.go_on();
@@ -258,14 +260,14 @@ fn write_zeros(
 pub(super) fn discard(core: &FileCore) -> Result<(), FileError> {
     core.check_writable()?;
     // Blocks that a failed sync left in doubt count as unwritten too, so they become dirty. Punches
-    // that it may have undone are made again, so that the old bytes do not come back.
+    // that such a sync may have undone are repeated, so that the old bytes do not come back.
     punch_again(core);
     take_doubted_back(core, Wait::Yes);
     while_alone(core, |alone| {
         let _cutting = cut_from(core, 0, alone);
         core.wait_landed(&(0..u64::MAX));
         // A store that does not answer makes the call fail here, before anything is forgotten. If
-        // it failed later, the file would be longer than the store.
+        // the query failed later, the file would be longer than the store.
         let told = store_len(core)?;
         let (given_up, is_over_unsynced) = core.dirty().all_dirty();
         if is_over_unsynced {
@@ -297,7 +299,7 @@ fn unwritten_end(core: &FileCore) -> u64 {
 pub(super) fn invalidate(core: &FileCore, blocks: Range<u64>) -> Result<PageCount, FileError> {
     core.check_not_reentrant()?;
     // If the store has lost writes or punches, a later sync that succeeds does not bring them back.
-    // So they are made again first.
+    // So they are repeated first.
     punch_again(core);
     take_doubted_back(core, Wait::Yes);
     // The store may still lose blocks that no sync has covered. If they were forgotten here, they

@@ -1,5 +1,5 @@
-//! The other forms of a file's calls: `try_` forms, which never wait, and `defer`, which makes a
-//! call in the background.
+//! The other forms of the calls on a file: `try_` forms, which never wait, and `defer`, which makes
+//! a call in the background.
 //!
 //! A `try_` form is the call itself with [`Wait::No`]. Where the call would sleep (for a call to
 //! the store, a lock of a block or of the file, a full group, a writeback under way, an access
@@ -126,7 +126,8 @@ impl PagedFile {
         self.read_exact(buf, offset, Wait::No)
     }
 
-    /// Like [`PagedFile::write_at`], but never waits: writes inside one cached block, or nothing.
+    /// Like [`PagedFile::write_at`], but never waits: it writes into one cached block, or writes
+    /// nothing.
     ///
     /// # Errors
     /// The errors of [`PagedFile::write_at`], and [`FileError::WouldBlock`].

@@ -13,7 +13,7 @@ pub(crate) enum Wait {
 }
 
 impl Wait {
-    /// Returns the mode in which memory is allocated.
+    /// Returns the mode in which such a call allocates memory.
     pub(crate) fn alloc_mode(self) -> AllocMode {
         match self {
             Wait::Yes => AllocMode::Wait,

@@ -1,13 +1,13 @@
-//! Waits in place for a future, for a limited time: for callers that have no executor, and must not
-//! wait for ever for a store that hangs.
+//! Waiting in place for a future, for a limited time. This is for callers that have no executor,
+//! and must not wait for ever for a store that hangs.
 //!
-//! The thread sleeps until the future wakes it or its time is over. If no service thread makes the
+//! The thread sleeps until the future wakes it or the time is over. If no service thread makes the
 //! calls that futures wait for, this thread makes them itself. If another thread is making them (in
-//! a `tick()`), this thread sleeps. It is not notified when the other is done, so it looks again
-//! now and then. A store that this thread calls may delay it for any length of time.
+//! a `tick()`), this thread sleeps. It is not notified when the other thread is done, so it looks
+//! again now and then. A store that this thread calls may delay it for any length of time.
 //!
 //! In a device's handler, the thread makes no calls of other futures, which the space would refuse
-//! there. It makes only the call of its own future, at the first poll.
+//! there. It makes only the call of the future that it waits for, at the first poll.
 
 use std::future::Future;
 use std::io;
@@ -58,7 +58,7 @@ pub(crate) fn wait_for<F: Future + Unpin>(
     let mut is_over = false;
     let is_alone = !cache.is_served() && reentry::is_in_device();
     loop {
-        // A new sleeper each time: the last one may have been woken already.
+        // A new sleeper is created each time, because the last one may already have been woken.
         let sleeper = Sleeper::new();
         let waker = Waker::from(std::sync::Arc::new(Bell(sleeper.clone())));
         let polled = {

@@ -12,9 +12,9 @@ use crate::units::KIB;
 
 mod sealed {
     pub trait Sealed: Copy + Send + Sync + 'static {
-        /// Returns the number that these little-endian bytes hold. `bytes` has exactly its size.
+        /// Converts little-endian bytes to the number. `bytes` has exactly the number's size.
         fn from_le(bytes: &[u8]) -> Self;
-        /// Stores the number as little-endian bytes. `bytes` has exactly its size.
+        /// Stores the number as little-endian bytes. `bytes` has exactly the number's size.
         fn to_le(self, bytes: &mut [u8]);
     }
 }
@@ -48,7 +48,8 @@ elements!(u8 u16 u32 u64 u128 i8 i16 i32 i64 i128 f32 f64);
 /// The size of the largest element in bytes. Sizes are powers of two, and each element is at a
 /// multiple of its size, so no element crosses the end of a block.
 const MAX_ELEMENT: usize = 16;
-/// The number of bytes that a write converts at a time, unless a block is larger: then a block.
+/// The number of bytes that a write converts at a time. If blocks are larger, it converts a block
+/// at a time.
 const PIECE: u64 = 64 * KIB;
 
 /// A file as numbers stored one after the other, little-endian. Created by [`PagedFile::array`].
@@ -127,7 +128,7 @@ impl<T: Element> Array<T> {
     }
 
     /// Like [`Array::get`], but never waits. If this would block, wait with [`PagedFile::ready`]
-    /// for its bytes.
+    /// for the element's bytes.
     ///
     /// # Errors
     /// The errors of [`Array::get`], and [`FileError::WouldBlock`].
@@ -144,7 +145,7 @@ impl<T: Element> Array<T> {
         Ok(T::from_le(bytes))
     }
 
-    /// Reads the elements from number `first` on into `into`.
+    /// Reads `into.len()` elements, beginning with number `first`.
     ///
     /// # Errors
     /// The errors of [`Array::get`].
@@ -153,7 +154,7 @@ impl<T: Element> Array<T> {
     }
 
     /// Like [`Array::read`], but never waits. If this would block, wait with [`PagedFile::ready`]
-    /// for its bytes.
+    /// for the elements' bytes.
     ///
     /// # Errors
     /// The errors of [`Array::get`], and [`FileError::WouldBlock`], in which case `into` may be
@@ -182,7 +183,7 @@ impl<T: Element> Array<T> {
         }
     }
 
-    /// Returns the byte range in the file of the `count` elements from number `first` on.
+    /// Returns the byte range in the file of `count` elements, beginning with number `first`.
     fn bytes_of(&self, first: u64, count: usize) -> Result<Range<u64>, FileError> {
         let size = size_of::<T>() as u64;
         match first.checked_add(count as u64) {
@@ -211,9 +212,9 @@ impl<T: Element> Array<T> {
     }
 
     /// Like [`Array::set`], but never waits. It succeeds if the element's block is cached and not
-    /// viewed. Otherwise wait with [`PagedFile::ready`] for its bytes, and drop the view before you
-    /// try again. If so much data is unwritten that a writer has to write some itself, use
-    /// [`Array::set`].
+    /// viewed. Otherwise wait with [`PagedFile::ready`] for the block's bytes, and drop the view
+    /// before you try again. If so much data is unwritten that a writer has to write some itself,
+    /// use [`Array::set`].
     ///
     /// # Errors
     /// The errors of [`Array::set`], and [`FileError::WouldBlock`].
@@ -233,9 +234,9 @@ impl<T: Element> Array<T> {
         }
     }
 
-    /// Sets the elements from number `first` on to those of `from`. A sync of the file makes them
-    /// durable. Allocates heap memory for at most 64 KiB of elements, or for a block of the file if
-    /// that is larger.
+    /// Copies the elements of `from` to the array, beginning at number `first`. A sync of the file
+    /// makes them durable. Allocates heap memory for at most 64 KiB of elements, or for a block of
+    /// the file if that is larger.
     ///
     /// # Errors
     /// The errors of [`Array::set`], and [`FileError::NoMemory`]. If some elements are beyond the
@@ -260,10 +261,11 @@ impl<T: Element> Array<T> {
         }
     }
 
-    /// Like [`Array::write`], but never waits. It writes all elements, inside one cached block that
-    /// is not viewed, or nothing. If this would block, wait with [`PagedFile::ready`] for their
-    /// bytes, and drop the view before you try again. If the elements are in two blocks, or so much
-    /// data is unwritten that a writer has to write some itself, use [`Array::write`].
+    /// Like [`Array::write`], but never waits. It writes all elements, if they are inside one
+    /// cached block that is not viewed, or nothing. If this would block, wait with
+    /// [`PagedFile::ready`] for the elements' bytes, and drop the view before you try again. If the
+    /// elements are in two blocks, or so much data is unwritten that a writer has to write some
+    /// itself, use [`Array::write`].
     ///
     /// # Errors
     /// The errors of [`Array::write`], and [`FileError::WouldBlock`].

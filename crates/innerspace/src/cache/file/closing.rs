@@ -17,8 +17,8 @@ pub(crate) fn close_once(core: &FileCore) {
     }
 }
 
-/// Leaves the closing of the file to another thread. Its last handle was dropped where the file
-/// cannot be closed.
+/// Leaves the closing of the file to another thread. The file's last handle was dropped where the
+/// file cannot be closed.
 pub(crate) fn close_elsewhere(core: &FileCore) {
     let Some(shared) = core.me.upgrade() else {
         return;
@@ -39,7 +39,8 @@ pub(crate) fn wait_closed(core: &FileCore) {
 
 /// Closes the file, whose last handle is dropped: writes unwritten data and frees the blocks. Data
 /// that cannot be written is lost, and the memory's error list says so. The caller has no section
-/// open and holds no lock. Panics of foreign code resume when the file is closed.
+/// open and holds no lock. If foreign code (a store, a waker) panics, the panic resumes once the
+/// file is closed.
 fn close(core: &FileCore) {
     core.ready.begin_close();
     // A thread that found the file open under this mutex has inserted its blocks by now.
@@ -61,7 +62,7 @@ fn close(core: &FileCore) {
     core.blocks.index.write().drop_shadows(core.frames(), 0);
     panics.catch(|| core.store.close());
     core.cache.remove_file(core);
-    // Futures are woken only now: the store can be opened again, and they may do so
+    // Futures are woken only now, when the store can be opened again: their tasks may open it
     // immediately.
     core.ready.wake_closed(&core.closed(), &mut panics);
     // When this returns to the last user of the file, none of the file's memory is charged any
@@ -73,7 +74,7 @@ fn close(core: &FileCore) {
     panics.go_on();
 }
 
-/// Writes data that is still unwritten in a file that is being closed, once more and with no other
+/// Tries once more to write the unwritten data of a file that is being closed, now with no other
 /// writer. (Some may be left because writes of other threads failed.) Data that cannot be written
 /// now is lost.
 fn write_last(core: &FileCore, panics: &mut Panics) {

@@ -48,8 +48,8 @@ const OTHER_BYTES: usize = 720;
 /// Each clone is a handle of its own on the same file, to which each failed write is reported once.
 /// (If the file's group has no memory for another handle, the clone shares the original's.) All
 /// operations may be called from many threads. A read that overlaps a write of another thread may
-/// see part of the write. So may a view over several blocks, each of which is viewed by itself; a
-/// [`View`] inside one block never does.
+/// see part of the write. So may a view over several blocks, since each block is viewed separately.
+/// A [`View`] inside one block never does.
 ///
 /// When the last handle (or mapping) is dropped, unwritten data is written back, but not made
 /// durable: use [`PagedFile::sync_all`] for that. The call that drops it (the drop of a handle,
@@ -217,8 +217,7 @@ impl PagedFile {
         &self.handle
     }
 
-    /// Returns the byte range that `range` stands for. If its end is open, it ends at the end of
-    /// the file.
+    /// Converts `range` to a start and an end. An open end stands for the end of the file.
     #[inline]
     pub(crate) fn bytes(&self, range: impl RangeBounds<u64>) -> Result<Range<u64>, FileError> {
         let (start, end) = start_and_end(&range);
@@ -285,12 +284,12 @@ impl PagedFile {
         self.core().block_bytes()
     }
 
-    /// Returns whether the file may be written.
+    /// Returns whether the file is open read-only, or for reading and writing.
     pub fn access(&self) -> FileAccess {
         self.core().id.access
     }
 
-    /// Returns when dirty blocks are written.
+    /// Returns the write order, which says when dirty blocks are written.
     pub fn write_order(&self) -> WriteOrder {
         self.core().id.write_order
     }
@@ -312,9 +311,9 @@ impl PagedFile {
     /// view over several blocks may contain part of a concurrent write.
     ///
     /// Some views over several blocks are copies, charged by the page: those of at most a page, and
-    /// those whose blocks other threads change meanwhile. Where the host limits addresses
-    /// (`ulimit -v`, strict overcommit), so is every view whose blocks are not consecutive, and it
-    /// may have at most 2 MiB.
+    /// those whose blocks other threads change meanwhile. Where the host limits addresses (`ulimit
+    /// -v`, strict overcommit), every view whose blocks are not consecutive is also a copy, and may
+    /// have at most 2 MiB.
     ///
     /// If a range is not cached, exactly the blocks that it touches are read.
     ///
@@ -499,7 +498,7 @@ impl PagedFile {
         self.sync(blocks, Some(SyncWhat::Data))
     }
 
-    /// Writes unwritten blocks and, with `what`, makes the file durable.
+    /// Writes unwritten blocks. If `what` is given, also makes the file durable.
     fn sync(&self, blocks: Range<u64>, what: Option<SyncWhat>) -> Result<(), FileError> {
         let outcome = sync_blocks(self.core(), blocks, what);
         self.core().cache.run_deferred_if_abandoned();

@@ -16,9 +16,9 @@ pub(crate) struct FileOptions {
     pub(crate) block_size: u64,
     pub(crate) access: FileAccess,
     pub(crate) write_order: WriteOrder,
-    /// The group that pays for the file's blocks; by default that of the whole memory.
+    /// The group that pays for the file's blocks; by default the root group of the memory.
     pub(crate) group: Option<Group>,
-    /// Whether other groups may use the file as well.
+    /// Whether other groups may also use the file.
     pub(crate) shared: bool,
     /// The name that messages use; by default the store's own name.
     pub(crate) name: Option<String>,
@@ -46,7 +46,8 @@ impl FileOptions {
         self.block_order(&name).map(drop)
     }
 
-    /// Returns log2 of the pages in a block.
+    /// Returns log2 of the number of pages in a block. If the block size is not allowed, the error
+    /// names `file`.
     pub(crate) fn block_order(&self, file: &Arc<str>) -> Result<u8, FileError> {
         let size = self.block_size;
         if !size.is_power_of_two() || !(4 * KIB..=2 * MIB).contains(&size) {

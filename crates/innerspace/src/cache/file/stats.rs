@@ -31,13 +31,13 @@ pub struct FileStats {
     pub viewed: PageCount,
     /// Pages of index nodes.
     pub index_nodes: PageCount,
-    /// Evicted blocks that the index remembers.
+    /// Evicted blocks of which the index has a shadow.
     pub shadows: u64,
     /// Blocks read from the store.
     pub filled: u64,
-    /// Of these, blocks read ahead.
+    /// The blocks among `filled` that were read ahead.
     pub read_ahead: u64,
-    /// Of these, blocks evicted before their first use.
+    /// The blocks among `read_ahead` that were evicted before their first use.
     pub read_ahead_unused: u64,
     /// Read calls to the store.
     pub store_reads: u64,
@@ -52,7 +52,7 @@ pub struct FileStats {
     pub moved: u64,
     /// Blocks evicted.
     pub evicted: u64,
-    /// Blocks read or written again after their eviction, if the index still remembered it.
+    /// Blocks read or written again after their eviction, if the index still had their shadow.
     pub refaulted: u64,
     /// Views over several blocks that had to be copied.
     pub copied_views: u64,
