@@ -7,14 +7,15 @@
 //! that prints all sources repeats nothing. To look at the error below, match the variant, or call
 //! [`causes`].
 //!
-//! - [`MemoryError`]: making a memory; [`OpenError`]: opening a file, with [`FileOpenError`] for
+//! - [`MemoryError`]: creating a memory; [`OpenError`]: opening a file, with [`FileOpenError`] for
 //!   its path
 //! - [`FileError`]: a cached file; [`CloseError`] gives back the file that could not be closed
 //! - [`DaxError`]: a direct file
 //! - [`SpaceError`]: changing a space; [`Fault`]: an access, in 8 bytes, and [`Explanation`] its
 //!   full story; [`SnapshotFileError`]: a snapshot in a file
 //! - [`GroupError`]: changing a group; [`LimitError`]: a group is full
-//! - [`StoreError`]: a store's failure, inside an `io::Error`; [`StoreErrorKind`] sorts all of them
+//! - [`StoreError`]: a store's failure, inside an `io::Error`; [`StoreErrorKind`] classifies all of
+//!   them
 //! - [`causes`]: an error and those below it; [`raw_os_error`]: the system's number among them
 
 pub use crate::cache::{CloseError, FileError, HeldReason, StoreAction, TimedOut};

@@ -1,5 +1,5 @@
 //! Cached files: a [`PagedFile`] is a store with a cache of its own, which is read, viewed,
-//! written, mapped, cut and synced.
+//! written, mapped, truncated and synced.
 //!
 //! - open one: [`Memory::open`](crate::Memory::open) and its neighbours; with options, or over a
 //!   [store](crate::store): [`FileOpener`]

@@ -45,7 +45,7 @@
 //!   needs memory fails with a [`LimitError`], or with a [`Fault`] whose
 //!   [explanation](Accessor::explain) has one.
 //! - **A [`View`] keeps in memory the whole of every block that it touches.** A view of several
-//!   blocks is one slice, of any length that fits in the limit. If the blocks are not in a row in
+//!   blocks is one slice, of any length that fits in the limit. If the blocks are not contiguous in
 //!   memory, they are moved together the first time. A write to a viewed block copies the block, so
 //!   views that are kept for a long time cost memory if their data is often written.
 //! - **Dropping a file writes it back, but makes nothing durable**, and only
@@ -78,12 +78,12 @@
 //! - **A dropped parent of a fork still costs memory**, which its group pays: what the parent
 //!   shares with its children, until the last of them is gone.
 //! - **A `Memory` does not work across fork(2).** The child process has neither the memory nor its
-//!   threads; use a `Memory` only in the process that made it. Calls in the child return errors
+//!   threads; use a `Memory` only in the process that created it. Calls in the child return errors
 //!   ([`FileError::OtherProcess`] and its like), a handle that is dropped there changes nothing,
 //!   and no file is written. A view, a pin, or a translation that generated code keeps (feature
 //!   `layout`), if it is from before the fork(2), reads as zeros there.
 //! - **The error for a full group is expensive to build**, because it counts what holds the memory.
-//!   Do not retry in a loop to learn when there is room; [`Group::watch`] tells.
+//!   Do not retry in a loop to learn when there is room; [`Group::watch`] tells you.
 //! - The library is tested on x86-64 Linux. For aarch64 Linux, macOS, Windows and wasm32 it is
 //!   compiled but not tested. On wasm32 there are no host files: opening one fails.
 //!

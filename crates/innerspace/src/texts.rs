@@ -1,7 +1,7 @@
 //! Helpers for the public enums and errors of all layers: fixed texts, and the conversion into an
 //! [`std::io::Error`].
 
-/// Declares an enum, and prints each of its values as a fixed text.
+/// Declares an enum whose `Display` prints each value as a fixed text.
 macro_rules! texts {
     ($(#[$about:meta])* pub enum $name:ident {
         $($(#[$one:meta])* $value:ident = $text:literal,)*
@@ -22,8 +22,8 @@ macro_rules! texts {
 }
 pub(crate) use texts;
 
-/// Implements the conversion of an error into an `io::Error`. The second argument computes its
-/// kind; without it, the error's method `kind` does.
+/// Implements the conversion of an error into an `io::Error`. The second argument computes the
+/// kind; without this argument, the error's method `kind` does.
 macro_rules! into_io_error {
     ($error:ty) => {
         into_io_error!($error, |error| error.kind());

@@ -15,7 +15,8 @@ pub const PAGE_SHIFT: u32 = 12;
 /// The page size: 4096 bytes, whatever the host's page size is.
 pub const PAGE_SIZE: usize = 1 << PAGE_SHIFT;
 
-/// Returns the first number of a range, and the number after its last, or `None` if it has no end.
+/// Returns the first number of a range, and the number after its last one (`None` if the range has
+/// no end).
 #[inline]
 pub(crate) fn start_and_end(range: &impl RangeBounds<u64>) -> (u64, Option<u64>) {
     let start = match range.start_bound() {
@@ -31,7 +32,7 @@ pub(crate) fn start_and_end(range: &impl RangeBounds<u64>) -> (u64, Option<u64>)
     (start, end)
 }
 
-/// Returns `len` zeros on the heap, or `None` if so much memory cannot be allocated.
+/// Returns `len` zeros on the heap, or `None` if that much memory cannot be allocated.
 pub(crate) fn zeros(len: u64) -> Option<Vec<u8>> {
     let len = usize::try_from(len).ok()?;
     let mut bytes = Vec::new();
@@ -79,7 +80,7 @@ impl VirtAddr {
         self.0 as usize & (PAGE_SIZE - 1)
     }
 
-    /// Returns the address `bytes` further on, or `None` if that does not fit in 64 bits.
+    /// Returns the address `bytes` after this one, or `None` if that does not fit in 64 bits.
     pub fn checked_add(self, bytes: u64) -> Option<VirtAddr> {
         self.0.checked_add(bytes).map(VirtAddr)
     }
@@ -100,7 +101,8 @@ impl From<VirtAddr> for u64 {
 impl std::ops::Add<u64> for VirtAddr {
     type Output = VirtAddr;
 
-    /// Returns the address `bytes` further on. Wraps around at 2^64, where no space has addresses.
+    /// Returns the address `bytes` after this one. Wraps around at 2^64, where no space has
+    /// addresses.
     fn add(self, bytes: u64) -> VirtAddr {
         VirtAddr(self.0.wrapping_add(bytes))
     }

@@ -92,7 +92,7 @@ impl<W> Table<W> {
 }
 
 impl<W> InFlight<W> {
-    /// Makes a table with nothing in flight.
+    /// Creates a table with nothing in flight.
     pub(crate) fn new() -> InFlight<W> {
         InFlight {
             table: Mutex::new(Table {
@@ -173,8 +173,8 @@ impl<W> InFlight<W> {
         self.wait_while(&(block..block + 1), |_| is_being_filled(), run);
     }
 
-    /// Waits as long as `waits` returns true, which is called with the table locked. If the work of
-    /// the first request in the range is queued, passes it to `run`.
+    /// Waits while `waits` returns true; it is called with the table locked. If the work of the
+    /// first request in the range is queued, passes it to `run`.
     fn wait_while(
         &self,
         blocks: &Range<u64>,

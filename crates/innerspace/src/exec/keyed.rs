@@ -1,5 +1,5 @@
-//! Lanes by the subject of their jobs. Each is made when it is needed, and dropped with its last
-//! handle.
+//! Lanes by the subject of their jobs. Each lane is created when it is needed, and dropped with its
+//! last handle.
 
 use std::collections::BTreeMap;
 
@@ -31,9 +31,9 @@ impl Lanes {
         }
     }
 
-    /// Returns the lane for the subject `about`. If there is none, makes one: `payer` pays for it,
-    /// and at most `limit` of its jobs run at a time. The lane lasts as long as some caller keeps
-    /// it.
+    /// Returns the lane for the subject `about`. If there is none, creates one: `payer` pays for
+    /// it, and at most `limit` of its jobs run at a time. The lane lasts as long as some caller
+    /// keeps it.
     pub(crate) fn get(&self, about: usize, payer: usize, limit: u32) -> Arc<Lane> {
         let mut named = self.lanes.lock();
         if let Some(lane) = named.lanes.get(&about).and_then(Weak::upgrade) {

@@ -2,17 +2,17 @@
 //!
 //! **Fairness.** A job of a lane may start while fewer jobs of the lane run than its limit allows.
 //! Jobs start in the order of the queue. A job that wants the lane to itself ([`Turn::Alone`])
-//! waits until no other runs.
+//! waits until no other job of the lane runs.
 //!
 //! A lane with a job that may start is in the list `ready`, once. When one of its jobs is taken,
 //! the lane moves to the list's end, so lanes take turns.
 //!
 //! There are at most [`MOST_THREADS`] threads, with one exception: a lane with no running job gets
-//! one more thread, whatever holds the others. Even if a hundred stores hang, one more store can
-//! still be read.
+//! one more thread, even if all the others are blocked. Even if a hundred stores hang, one more
+//! store can still be read.
 //!
 //! **Bounds.** A call that hangs keeps its thread and its place in its lane. A waker that hangs
-//! keeps its thread, too; a lane has at most [`MOST_WAKING`] jobs whose wakers are still being
+//! also keeps its thread; a lane has at most [`MOST_WAKING`] jobs whose wakers are still being
 //! called. A payer has a maximum number of threads (`payers`), however many lanes it has. Its
 //! further jobs wait for its own earlier ones.
 //!
@@ -47,7 +47,7 @@ pub(crate) trait Job: Send {
     /// Runs the job. The panic hook reports a panic; it goes no further.
     fn run(self: Box<Self>);
 
-    /// Returns whether the job is still wanted. A job that is not may be dropped to make room in a
+    /// Returns whether the job is still wanted. An unwanted job may be dropped to make room in a
     /// queue.
     fn is_wanted(&self) -> bool {
         true
@@ -243,8 +243,8 @@ impl State {
         }
     }
 
-    /// Returns whether the caller must start a thread for a ready lane, and then counts that
-    /// thread. If a thread waits for work, claims it and returns false.
+    /// Returns whether the caller must start a thread for a ready lane; if so, already counts that
+    /// thread. If an idle thread waits for work, claims it instead and returns false.
     fn wants_thread(&mut self, work: &Condvar) -> bool {
         // Each thread that is starting or claimed takes one job, and asks for another thread if
         // more are left.
@@ -280,7 +280,7 @@ impl State {
 }
 
 impl Workers {
-    /// Makes a set of workers without lanes. It has no threads until [`Workers::begin_threads`].
+    /// Creates a set of workers without lanes. It has no threads until [`Workers::begin_threads`].
     pub(crate) fn new() -> Workers {
         Workers(Arc::new(Shared {
             state: Mutex::default(),
@@ -300,8 +300,8 @@ impl Workers {
         self.0.state.lock().has_threads
     }
 
-    /// Makes a lane for which `payer` pays. At most `limit` of its jobs run at a time; 0 counts as
-    /// 1.
+    /// Creates a lane for which `payer` pays. At most `limit` of its jobs run at a time; 0 counts
+    /// as 1.
     pub(crate) fn lane(&self, payer: usize, limit: u32) -> Lane {
         if !self.0.maker.is_current() {
             // Nothing is ever pushed to this lane; see `Lane::push`.
@@ -346,7 +346,7 @@ impl Workers {
         !self.0.state.lock().ready.is_empty()
     }
 
-    /// Waits until no job runs or is queued. In a memory without threads, returns at once: the
+    /// Waits until no job runs or is queued. In a memory without threads, returns immediately: the
     /// caller runs queued jobs itself.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn wait_quiet(&self) {

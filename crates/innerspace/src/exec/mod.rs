@@ -2,8 +2,8 @@
 //! them.
 //!
 //! **What it is.** Each file has two lanes: one for the calls to its store, one for its tasks. A
-//! lane runs a bounded number of jobs at a time, so a store that hangs holds only its own share of
-//! the threads.
+//! lane runs a bounded number of jobs at a time, so a store that hangs ties up only its own share
+//! of the threads.
 //!
 //! The threads belong to the memory. They are started when there is work, and end after a second
 //! without any. Each lane has a payer, which to this layer is a number. A payer can lose a bounded
@@ -17,8 +17,8 @@
 //! - `deferred`: [`Deferred`]: calls to foreign code, deferred by threads that could not make them
 //! - `waker_slot`: [`WakerSlot`]: the waker of a future, stored with the state that it waits for
 //! - `after`: wakers that a job leaves behind, called when its share of the lane is free again
-//! - `reentry`: the guard against re-entry: the callbacks, store calls and file locks that a thread
-//!   is inside of
+//! - `reentry`: the guard against re-entry: the callbacks and store calls that a thread is in, and
+//!   the file locks that it holds
 //!
 //! **Locking.** One innermost mutex guards all lanes of a memory. No job runs under it, no job is
 //! dropped under it, and no waker is called under it. `keyed`, whose mutex is held while a lane is

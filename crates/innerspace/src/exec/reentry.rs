@@ -1,10 +1,10 @@
-//! The guard against re-entry: the callbacks, store calls and file locks that this thread is inside
-//! of.
+//! The guard against re-entry: the callbacks and store calls that this thread is in, and the file
+//! locks that it holds.
 //!
-//! If a store's callback came back to its own file, or a device's handler to its own space, it
-//! would wait for itself. So each layer lists here what it enters, and refuses calls that would
-//! wait for themselves. In this module files and spaces are plain numbers: a file is named by its
-//! address, a space by its identifier.
+//! If a store's callback called back into its own file, or a device's handler into its own space,
+//! it would wait for itself. So each layer records here what it enters, and refuses calls that
+//! would wait for themselves. In this module files and spaces are plain numbers: a file is named by
+//! its address, a space by its identifier.
 //!
 //! Destructors of thread locals may call the library, too. The list therefore has no destructor,
 //! and exists as long as the thread; [`Ending`] frees its memory.
@@ -17,12 +17,13 @@ use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 crate::sync::thread_local! {
-    /// The places that this thread is inside of.
+    /// The places that this thread is in.
     static PLACES: Places = const { Places(ManuallyDrop::new(RefCell::new(Vec::new()))) };
-    /// The number of file locks that this thread holds and on which a thread may sleep. Block locks
-    /// are not counted.
+    /// The number of file locks that this thread holds and on which other threads may sleep. Block
+    /// locks are not counted.
     static FILE_LOCKS: Cell<u32> = const { Cell::new(0) };
-    /// The number of callbacks in `PLACES`. It needs no destructor, so reading it costs one load.
+    /// The number of callbacks of spaces in `PLACES`. This value needs no destructor, so reading it
+    /// costs one load.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
     static ENDING: Ending = const { Ending };
 }
@@ -49,7 +50,7 @@ struct Places(ManuallyDrop<RefCell<Vec<(Place, UsesFiles)>>>);
 
 impl Places {
     fn push(&self, place: Place, uses_files: UsesFiles) {
-        // Makes the thread free the memory at its end.
+        // Makes the thread free the list's memory when it ends.
         let _ = ENDING.try_with(|_| ());
         self.0.borrow_mut().push((place, uses_files));
     }
@@ -127,7 +128,7 @@ impl Drop for Inside {
 }
 
 /// Sets the flags of the stores that this thread is calling, because they use files. A store may
-/// have forgotten to declare it.
+/// have failed to declare that it uses files.
 #[inline]
 fn note_use() {
     let _ = PLACES.try_with(|places| {
@@ -190,7 +191,7 @@ pub(crate) fn is_outermost() -> bool {
     FILE_LOCKS.try_with(Cell::get).unwrap_or(0) == 0 && !is_in_any_store_call()
 }
 
-/// Returns the number of callbacks of spaces in which this thread is.
+/// Returns the number of callbacks of spaces that this thread is in.
 #[inline(always)]
 pub(crate) fn callback_depth() -> usize {
     DEPTH.try_with(Cell::get).unwrap_or(1)

@@ -1,7 +1,7 @@
-//! How the waker of a future is stored: [`WakerSlot`], with the state that the future waits for.
+//! [`WakerSlot`]: the waker of a future, stored with the state that the future waits for.
 //!
-//! A waker is foreign code: its clone, its call and its drop may do anything, this future's next
-//! poll included. All three happen with the slot's lock released.
+//! A waker is foreign code: cloning, calling or dropping it may do anything, even poll this future
+//! again. All three happen with the slot's lock released.
 
 use std::task::{Context, Poll, Waker};
 
@@ -18,8 +18,8 @@ impl<S> WakerSlot<S> {
     }
 
     /// Returns the result that `look` finds in the state. If there is none yet, stores the future's
-    /// waker. The state and the waker are under one lock, so `look` sees a change, or the change
-    /// finds the waker.
+    /// waker. The state and the waker are under one lock, so either `look` sees a change, or the
+    /// change finds the waker.
     pub(crate) fn poll<R>(
         &self,
         context: &Context<'_>,

@@ -12,9 +12,10 @@ use crate::store::FileOpenError;
 
 type AnyError = dyn Error + 'static;
 
-/// Returns an error, followed by the errors below it. An error of this library includes the texts
-/// of the errors below it in its own, so [`Error::source`] does not return them; this function
-/// does. For any other error it follows [`Error::source`], and it looks inside an [`io::Error`].
+/// Returns an iterator over an error and the errors below it. An error of this library includes the
+/// texts of the errors below it in its own, so [`Error::source`] does not return them; this
+/// function does. For any other error it follows [`Error::source`], and it looks inside an
+/// [`io::Error`].
 ///
 /// ```
 /// use std::io;

@@ -35,8 +35,8 @@ pub struct DaxOpener {
 }
 
 impl Memory {
-    /// Creates an empty file in blocks of `device`, which other files may share. The file lives as
-    /// long as a handle or mapping of it.
+    /// Creates an empty file in blocks of `device`; other files may be on the same device. The file
+    /// lives as long as a handle or mapping of it.
     ///
     /// # Errors
     /// [`DaxError::Unsupported`] if the device belongs to a host file: its blocks are managed by
@@ -48,7 +48,7 @@ impl Memory {
     /// Opens an existing host file for direct access, for reading: the file's own bytes are mapped.
     /// This is best on tmpfs or a DAX file system, where the host has no second copy of the bytes.
     ///
-    /// If the file is open for direct access in this memory already, the result is the same file,
+    /// If the file is already open for direct access in this memory, the result is the same file,
     /// with the options of the first open: a file first opened for writing can be written through
     /// every handle. A call that names another group ([`DaxOpener::group`]) is refused, unless both
     /// calls set [`DaxOpener::share`].
@@ -85,16 +85,16 @@ impl Memory {
 impl DaxOpener {
     /// Sets the group that pays for the file's entries; the root group by default. The bytes
     /// themselves belong to the device. Opening fails if the group belongs to another `Memory`
-    /// ([`DaxError::OtherMemorysGroup`]). It also fails if the file is open already for another
+    /// ([`DaxError::OtherMemorysGroup`]). It also fails if the file is already open for another
     /// group ([`DaxError::OpenOtherwise`]), unless both calls set [`share`](DaxOpener::share).
     pub fn group(mut self, group: &Group) -> DaxOpener {
         self.group = Some(group.clone());
         self
     }
 
-    /// Shares the file with other groups. If the file is open already, the call uses it, whichever
-    /// group pays for it: the group for which it was first opened. Both calls have to set this,
-    /// because both sides then trust each other with this file, as with
+    /// Shares the file with other groups. If the file is already open, the call uses it, whichever
+    /// group it was first opened for; that group pays. The first call and this one must both set
+    /// the option, because both sides then trust each other with the file, as with
     /// [`FileOpener::share`](crate::FileOpener::share). No effect on a device's own blocks.
     pub fn share(mut self) -> DaxOpener {
         self.setup.shared = true;
@@ -114,7 +114,7 @@ impl DaxOpener {
         self
     }
 
-    /// Sets what happens when another process cuts the host file short: see [`OnShrink`]. No effect
+    /// Sets what happens when another process truncates the host file: see [`OnShrink`]. No effect
     /// on a device's own blocks.
     pub fn on_shrink(mut self, what: OnShrink) -> DaxOpener {
         self.setup.on_shrink = what;
@@ -122,8 +122,8 @@ impl DaxOpener {
     }
 
     /// Sets which advisory lock a host file has while it is open. By default it is an exclusive one
-    /// if the file is opened for writing, and none otherwise. A file that is open in this memory
-    /// already keeps the lock that it has.
+    /// if the file is opened for writing, and none otherwise. A file that is already open in this
+    /// memory keeps the lock that it has.
     pub fn lock(mut self, lock: FileLock) -> DaxOpener {
         self.lock = lock;
         self
@@ -180,7 +180,7 @@ impl DaxOpener {
         self.over_host(opened, path, create)
     }
 
-    /// Refuses wrong options, before anything is done to the file.
+    /// Refuses invalid options, before anything is done to the file.
     fn check(&self, path: &Path) -> Result<(), DaxError> {
         self.check_process(|| crate::store::shown(path).into())?;
         self.check_group()
@@ -194,7 +194,7 @@ impl DaxOpener {
     ) -> Result<DaxFile, DaxError> {
         let inner = &*self.memory.0;
         let same = |listed| self.same_file(path, listed, create);
-        // The heap is charged while the table of files is unlocked. If the file is open already,
+        // The heap is charged while the table of files is unlocked. If the file is already open,
         // the charge is given back.
         let heap = self.payer().charge_heap(DaxFile::HEAP, MayReclaim::Yes);
         let make = |locked: Opened<'_>| {
@@ -225,9 +225,9 @@ impl DaxOpener {
         }
     }
 
-    /// Returns a handle on the file that is open already, unless its options conflict with these.
-    /// Errors name the file by `path`, because another caller may have opened it by a name of its
-    /// own.
+    /// Returns a handle to a file that is already open, unless its options conflict with those of
+    /// this call. Errors name the file by `path`, because another caller may have opened it under a
+    /// different name.
     fn same_file(&self, path: &Path, listed: Listed, create: Create) -> Result<DaxFile, DaxError> {
         let file = || -> Arc<str> { crate::store::shown(path).into() };
         let otherwise = |how| Err(DaxError::OpenOtherwise { file: file(), how });

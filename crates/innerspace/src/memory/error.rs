@@ -16,7 +16,7 @@ pub enum MemoryError {
     TooSmall {
         /// The limit that was asked for, in bytes.
         limit: u64,
-        /// The least limit with these options, in bytes.
+        /// The smallest limit with these options, in bytes.
         minimum: u64,
     },
     /// The limit is more than the machine, or the container, has.
@@ -27,8 +27,8 @@ pub enum MemoryError {
         /// The machine's or the container's memory, in bytes.
         machine: u64,
     },
-    /// The limit was given as a share that is not above 0 and at most 1, or the system does not say
-    /// how much memory the machine has.
+    /// The limit was given as a share outside the range from 0 (exclusive) to 1, or the system does
+    /// not say how much memory the machine has.
     #[error("a limit of {fraction} of the machine: {reason}")]
     Fraction {
         /// The share that was asked for.

@@ -1,14 +1,14 @@
 //! The table of open files: each store is open once.
 //!
 //! The table is locked while a file of the file system is opened, locked and added to it. A store
-//! of a user's own may open other files when it is probed. So it is probed with the table unlocked,
-//! and an [`OpenFile::Opening`] is in the table meanwhile. If that entry is gone when the table is
-//! locked again, the store was open in between and may have changed, and is probed once more. No
-//! call waits for an `Opening`: if two calls open a store at the same time, the one that comes
-//! second finds the file of the first.
+//! that the user implements may open other files when it is probed. So it is probed with the table
+//! unlocked, and an [`OpenFile::Opening`] is in the table meanwhile. If that entry is gone when the
+//! table is locked again, the store was open in between and may have changed, and is probed once
+//! more. No call waits for an `Opening`: if two calls open a store at the same time, the one that
+//! comes second finds the file of the first.
 //!
-//! A file, or a call that opens one, has a [`Listing`], which removes its entry from the table when
-//! it is dropped. So the table contains only open files, and no call has to walk it.
+//! A file, or a call that opens one, has a [`Listing`], which removes the file's entry from the
+//! table when dropped. So the table contains only open files, and no call has to walk it.
 
 use std::collections::HashMap;
 
@@ -128,7 +128,7 @@ pub(super) type Files<'memory> = MutexGuard<'memory, Entries>;
 pub(super) enum Found<'memory, F> {
     /// The file is open.
     Same(F),
-    /// The file is not open. This is the table of files, still locked.
+    /// The file is not open. Holds the table of files, still locked.
     Nothing(Files<'memory>),
 }
 
@@ -207,8 +207,9 @@ impl OpenFiles {
     /// the result of `make`, which is called with the file locked against other processes.
     ///
     /// The file is identified by its open descriptor, because the path may name another file a
-    /// moment later. A second writable open of the file would meet this process's own lock. So the
-    /// table is searched before the file is locked, and stays locked until the file is in it.
+    /// moment later. A second writable open of the file would conflict with this process's own
+    /// lock. So the table is searched before the file is locked, and stays locked until the file is
+    /// in it.
     pub(super) fn open_once<F, E: From<store::FileOpenError>, X: Send + Sync + 'static>(
         &self,
         cache: &Cache,
@@ -240,8 +241,8 @@ impl OpenFiles {
     }
 
     /// Looks for a file that is open as `identity`. If there is one, calls `same` for the result.
-    /// If `same` refuses the file, the reason may be mappings that are unreachable already and keep
-    /// it open. So those are dropped, and the file is looked for once more.
+    /// If `same` refuses the file, the reason may be mappings that are already unreachable but
+    /// still keep it open. So these mappings are dropped, and the file is looked for once more.
     pub(super) fn look<F, E>(
         &self,
         cache: &Cache,
@@ -254,8 +255,8 @@ impl OpenFiles {
             let found = files.get(identity);
             let Some(listed) = found.and_then(OpenFile::upgrade) else {
                 // If the file's last handle was dropped, the file may still be writing, with its
-                // store locked. The wait for it is with the table unlocked, because stores are
-                // called meanwhile.
+                // store locked. This thread waits for it with the table unlocked, because stores
+                // are called meanwhile.
                 match found {
                     Some(OpenFile::Cached(..)) if cache.is_closing(identity) => {
                         drop(files);

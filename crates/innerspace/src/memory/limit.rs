@@ -13,12 +13,12 @@ enum Kind {
 }
 
 impl Limit {
-    /// Makes a limit of this many bytes.
+    /// Creates a limit of this many bytes.
     pub const fn bytes(bytes: u64) -> Limit {
         Limit(Kind::Bytes(bytes))
     }
 
-    /// Makes a limit that is a share, above 0 and up to 1, of the container's memory limit (the
+    /// Creates a limit that is a share, above 0 and up to 1, of the container's memory limit (the
     /// lowest of its control groups). If there is no such limit, it is a share of the machine's
     /// memory.
     ///

@@ -53,7 +53,7 @@ pub use self::stats::{LimitParts, MemoryStats};
 /// A memory manager with a hard limit: cached files, memory groups and address spaces.
 ///
 /// Every handle reaches every group. Do not give a handle to a tenant that must not reach the other
-/// groups. Give the tenant what was opened and made for its own [`Group`].
+/// groups. Give the tenant only what was opened or created for its own [`Group`].
 ///
 /// Dropping the last handle of the memory waits for work that was left to its threads: closing
 /// files whose last handle was dropped in a call to a store; wakers; the error hook. The wait
@@ -132,9 +132,9 @@ impl Memory {
     }
 
     /// Loads what [`Snapshot::save`] wrote, charged to the root group; [`Memory::load_snapshot_in`]
-    /// charges another group. `open` gets the name of each mapped file and returns the file. It is
-    /// the name given by [`FileOpener::name`], or else the path by which the file was opened, or
-    /// the store's name. (Control characters in the name are not escaped, unlike in
+    /// charges another group. `open` gets the name of each mapped file and returns the file. The
+    /// name is the one given by [`FileOpener::name`], or else the path by which the file was
+    /// opened, or the store's name. (Control characters in the name are not escaped, unlike in
     /// [`PagedFile::name`].) No mapping of the loaded snapshot is locked, or has advice on how it
     /// will be read. Spaces can be forked from the snapshot, and restored to it.
     ///
@@ -186,11 +186,12 @@ impl Memory {
     }
 
     /// Does the work of one tick: writes back old blocks, evicts ahead of need, wakes futures. With
-    /// [`Threads::None`] call it about once a second. A service thread makes that unnecessary.
+    /// [`Threads::None`] call it about once a second. With a service thread, calling it is
+    /// unnecessary.
     ///
     /// # Panics
     /// If a store, a waker, the error hook or a callback of [`Group::on_events`] panics in this
-    /// thread. The rest of the tick's work is done before the panic goes on.
+    /// thread. The rest of the tick's work is done before the panic resumes.
     pub fn tick(&self) {
         self.0.cache.tick();
     }
@@ -226,17 +227,17 @@ impl Memory {
     }
 
     /// Sets a hook that is called with each write error that no open handle can report, because the
-    /// file's last handle is gone. The errors are in [`Memory::take_errors`] as well. A later hook
+    /// file's last handle is gone. [`Memory::take_errors`] returns these errors, too. A later hook
     /// replaces an earlier one.
     ///
     /// The hook runs on one of the memory's threads, or in [`Memory::tick`]. No lock that a call to
     /// this library takes is held then. The hook also runs when the last `Memory` is dropped. After
-    /// that, with [`Threads::None`], it runs in the thread that drops the file. The latest 64
-    /// errors wait for their call; [`Totals::error_untold`](crate::Totals::error_untold) counts
-    /// those that were dropped before it.
+    /// that, with [`Threads::None`], it runs in the thread that drops the file. Up to 64 errors,
+    /// the latest, wait until the hook is called with them;
+    /// [`Totals::error_untold`](crate::Totals::error_untold) counts those that were dropped before.
     ///
-    /// With [`Threads::None`] the hook also runs in a thread that waits for a future in place
-    /// ([`Task::wait_timeout`](crate::Task::wait_timeout)), and a panic of the hook comes out of
+    /// With [`Threads::None`] the hook also runs in a thread that waits for a future by
+    /// [`Task::wait_timeout`](crate::Task::wait_timeout), and a panic in the hook propagates out of
     /// that wait.
     ///
     /// The memory keeps the hook. So a hook that owns a `Memory`, a file, a space or an accessor
@@ -253,8 +254,8 @@ impl Memory {
         self.0.cache.set_error_hook(hook);
     }
 
-    /// Recomputes all state that is derived from other state and compares, with the service thread
-    /// paused. No other thread may use the memory meanwhile.
+    /// Recomputes all state that is derived from other state, and compares the two, with the
+    /// service thread paused. No other thread may use the memory meanwhile.
     ///
     /// # Panics
     /// Panics if an invariant is broken.

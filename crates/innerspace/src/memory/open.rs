@@ -35,7 +35,7 @@ pub enum OpenError {
     /// The group that was given for the file belongs to another memory.
     #[error("the group given for the file belongs to another memory")]
     OtherMemorysGroup,
-    /// The same store is open in this memory already, with other options.
+    /// The same store is already open in this memory, with other options.
     #[error("{file}: is open already {how}; close it first, or open it the same way")]
     OpenOtherwise {
         /// The file.
@@ -43,7 +43,7 @@ pub enum OpenError {
         /// The way in which it is open.
         how: &'static str,
     },
-    /// The same store is open in this memory already, so it was not emptied.
+    /// The same store is already open in this memory, so it was not emptied.
     #[error("{file}: is open already, so it is not emptied; close it first")]
     NotEmptied {
         /// The file.
@@ -104,7 +104,7 @@ pub struct FileOpener {
 impl Memory {
     /// Opens an existing file for reading.
     ///
-    /// If the file is open in this memory already, the result is the same [`PagedFile`]: one cache,
+    /// If the file is already open in this memory, the result is the same [`PagedFile`]: one cache,
     /// one set of dirty blocks. It is writable if it was first opened for writing, and the group
     /// for which it was first opened pays for it. A call that names another group
     /// ([`FileOpener::group`]) is refused, unless both calls set [`FileOpener::share`]. The file's
@@ -147,8 +147,8 @@ impl Memory {
 
 impl FileOpener {
     /// Sets the unit of caching in bytes: a power of two from 4 KiB (the default) to 2 MiB. A
-    /// block, and four pages for the index, have to fit in the group that pays. Otherwise opening
-    /// fails with [`OpenError::BlockTooLarge`].
+    /// block, and four pages for the index, must fit in the limit of the group that pays. Otherwise
+    /// opening fails with [`OpenError::BlockTooLarge`].
     pub fn block_size(mut self, bytes: u64) -> FileOpener {
         self.options.block_size = bytes;
         self
@@ -162,9 +162,9 @@ impl FileOpener {
         self
     }
 
-    /// Sets when dirty blocks are written. [`WriteOrder::Background`], the default, accepts
-    /// whatever order a file has that is open already. Any other order must be that file's own:
-    /// otherwise opening fails with [`OpenError::OpenOtherwise`].
+    /// Sets when dirty blocks are written. If the file is already open, [`WriteOrder::Background`],
+    /// the default, accepts whatever order it has. Any other order must be the one that the file
+    /// has: otherwise opening fails with [`OpenError::OpenOtherwise`].
     pub fn write_order(mut self, order: WriteOrder) -> FileOpener {
         self.options.write_order = order;
         self
@@ -172,19 +172,19 @@ impl FileOpener {
 
     /// Sets the group that pays for the file's blocks; the root group by default. Opening fails if
     /// the group belongs to another `Memory` ([`OpenError::OtherMemorysGroup`]). It also fails if
-    /// the file is open already for another group ([`OpenError::OpenOtherwise`]), unless both calls
+    /// the file is already open for another group ([`OpenError::OpenOtherwise`]), unless both calls
     /// set [`share`](FileOpener::share). A call that names no group accepts the group of a file
-    /// that is open already.
+    /// that is already open.
     pub fn group(mut self, group: &Group) -> FileOpener {
         self.options.group = Some(group.clone());
         self
     }
 
-    /// Shares the file with other groups. If the file is open already, the call uses it, whichever
-    /// group pays for it: the group for which it was first opened. Both calls have to set this,
-    /// because both sides then trust each other with this file. A call to the file's store, a waker
-    /// or a session that does not end on one side holds up the other side's calls that use the
-    /// file.
+    /// Shares the file with other groups. If the file is already open, the call uses it, whichever
+    /// group it was first opened for; that group pays. The first call and this one must both set
+    /// the option, because both sides then trust each other with the file. If a call to the file's
+    /// store, a waker or a session does not end on one side, the other side's calls that use the
+    /// file wait.
     ///
     /// ```
     /// # use innerspace::{MIB, Memory, store::MemoryStore};
@@ -204,16 +204,16 @@ impl FileOpener {
     }
 
     /// Sets which advisory lock a file of the file system has while it is open. By default it is an
-    /// exclusive one if the file is opened for writing, and none otherwise. A file that is open in
-    /// this memory already keeps the lock that it has.
+    /// exclusive one if the file is opened for writing, and none otherwise. A file that is already
+    /// open in this memory keeps the lock that it has.
     pub fn lock(mut self, lock: FileLock) -> FileOpener {
         self.lock = lock;
         self
     }
 
     /// Sets how the kernel's page cache is kept free of a file of the file system. If a mode other
-    /// than `Auto`, the default, does not work, opening fails. A file that is open in this memory
-    /// already keeps the mode that it has.
+    /// than `Auto`, the default, does not work, opening fails. A file that is already open in this
+    /// memory keeps the mode that it has.
     pub fn cache_mode(mut self, mode: CacheMode) -> FileOpener {
         self.cache_mode = mode;
         self
@@ -225,8 +225,8 @@ impl FileOpener {
         self
     }
 
-    /// Opens a file over any store, also over one in an [`Arc`] that others hold. If a store with
-    /// the same identity is open in this memory already, the result is the same file.
+    /// Opens a file over any store, including one in an [`Arc`] that has other holders. If a store
+    /// with the same identity is already open in this memory, the result is the same file.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -335,7 +335,7 @@ impl FileOpener {
         self.with_opened(opened, path, create)
     }
 
-    /// Refuses wrong options, before anything is done to the file.
+    /// Refuses invalid options, before anything is done to the file.
     fn check(&self, path: &Path) -> Result<(), OpenError> {
         self.check_process(|| store::shown(path))?;
         self.check_group()?;
@@ -356,7 +356,7 @@ impl FileOpener {
             }),
             (listed, _) => self.same_file(listed, &name),
         };
-        // The heap is charged while the table of files is unlocked. If the file is open already,
+        // The heap is charged while the table of files is unlocked. If the file is already open,
         // the charge is given back.
         let heap = self.charge(&name);
         let make = |locked: Opened<'_>| {
@@ -406,8 +406,8 @@ impl FileOpener {
         }
     }
 
-    /// Returns the name of the file in this caller's errors. Another caller may have opened the
-    /// file by a name of its own, which this caller must not see.
+    /// Returns the name of the file for this caller's errors. Another caller may have opened the
+    /// file under a different name, which this caller must not see.
     fn shown_name(&self, own: &dyn Fn() -> String) -> String {
         match &self.options.name {
             Some(name) => store::shown_name(name).into_owned(),
@@ -415,8 +415,8 @@ impl FileOpener {
         }
     }
 
-    /// Returns a handle on the file that is open already, unless its options conflict with these.
-    /// `name` returns the name of the caller's path or store.
+    /// Returns a handle to a file that is already open, unless its options conflict with those of
+    /// this call. `name` returns the name of the caller's path or store.
     fn same_file(&self, listed: Listed, name: &dyn Fn() -> String) -> Result<PagedFile, OpenError> {
         let file = || self.shown_name(name);
         let refuse = |how| Err(OpenError::OpenOtherwise { file: file(), how });
@@ -436,7 +436,7 @@ impl FileOpener {
             return refuse("with another block size");
         }
         let order = options.write_order;
-        // `Background` asks for no order, so any order will do.
+        // `Background` asks for no order, so any order is accepted.
         if order != WriteOrder::Background && order != open.id.write_order {
             return refuse("with another write order");
         }
@@ -444,7 +444,7 @@ impl FileOpener {
     }
 }
 
-/// Why a group is refused a file that is open already.
+/// The reason given when a group is refused a file that is already open.
 pub(super) const OF_ANOTHER_GROUP: &str = "for another group, and not shared by both";
 
 /// Returns whether a group was named, and is not the one that pays.

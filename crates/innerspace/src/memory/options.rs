@@ -29,16 +29,17 @@ const METADATA: u64 = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Threads {
-    /// Threads of the memory's own: one for the work of all files, which calls no foreign code, and
+    /// The memory's own threads: one for the work of all files, which calls no foreign code, and
     /// others, started as needed, for calls to stores, wakers and hooks. A call that hangs or
-    /// panics delays only its own file, or the group that pays for it. Each group can lose 128
-    /// threads to calls that hang.
+    /// panics delays only its own file, or the group that pays for it. Each group can lose up to
+    /// 128 threads to calls that hang.
     #[default]
     Service,
-    /// The program's own threads, in [`Memory::tick`]. A program with one thread is deterministic.
-    /// A call itself writes only dirty blocks of its own group; those of other groups wait for a
-    /// tick. The thread that ticks calls all stores, wakers and hooks, so a call that hangs holds
-    /// it up. No group is isolated from the stores, wakers and hooks that another group supplies.
+    /// The program's own threads, in [`Memory::tick`]. A program with one thread then runs
+    /// deterministically. A call itself writes only dirty blocks of its own group; those of other
+    /// groups wait for a tick. The thread that ticks calls all stores, wakers and hooks, so a call
+    /// that hangs blocks that thread. No group is isolated from the stores, wakers and hooks that
+    /// another group supplies.
     None,
 }
 
@@ -55,7 +56,7 @@ pub struct MemoryBuilder {
 
 impl Memory {
     /// Creates a memory that keeps everything within `limit` (bytes, or a [`Limit`]), with one
-    /// service thread. The least limit is [`MINIMUM_LIMIT`].
+    /// service thread. The smallest limit is [`MINIMUM_LIMIT`].
     ///
     /// # Errors
     /// [`MemoryError`]: the limit is too small or larger than the machine's memory, or the system
@@ -91,9 +92,9 @@ impl MemoryBuilder {
     }
 
     /// Makes the memory sample uses of file blocks, for [`Memory::miss_curve`]. The sample takes
-    /// 408 KiB of the limit, so the limit has to be that much larger than [`MINIMUM_LIMIT`].
-    /// Sampling costs hardly any time. It is on for one four-hundredth of the time: then calls
-    /// count their uses, and each access to a sampled page through a mapping is a page fault.
+    /// 408 KiB of the limit, so the limit must be at least that much larger than [`MINIMUM_LIMIT`].
+    /// Sampling costs hardly any time: it is on for one four-hundredth of the time. While it is on,
+    /// calls count their uses, and each access to a sampled page through a mapping is a page fault.
     ///
     /// ```
     /// # use innerspace::{MIB, Memory, store::MemoryStore};

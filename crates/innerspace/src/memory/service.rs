@@ -68,10 +68,10 @@ fn run(mut cache: Arc<Cache>, at_work: &Mutex<()>) {
     }
 }
 
-/// Calls `work`, and catches its panic. A waker, a store or a hook may panic in it. The panic hook
-/// has reported that, and it does not end the service.
+/// Calls `work`, in which a waker, a store or a hook may panic, and catches the panic. The panic
+/// hook has already reported the panic, which must not end the service.
 fn survive<T>(work: impl FnOnce() -> T) -> Option<T> {
-    // The panic's value is foreign code's: dropping it may panic again, so it is leaked.
+    // The panic's value comes from foreign code: dropping it may panic again, so it is leaked.
     caught(work).map_err(forget).ok()
 }
 

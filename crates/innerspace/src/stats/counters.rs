@@ -27,7 +27,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Makes counters that are all 0.
+    /// Creates counters that are all 0.
     pub(crate) fn new() -> Counters {
         let stripe = |_| Stripe(std::array::from_fn(|_| AtomicU64::new(0)));
         // The stripes are too large for a small stack.
@@ -100,8 +100,8 @@ struct Number(usize);
 
 // `FREE` and `NEXT` are words and not under a mutex, because threads of a child of fork(2) take and
 // give back numbers too: they would wait for ever for a mutex that a thread of the parent held.
-// They are std's atomics, because statics outlive an explored schedule, and models that run at the
-// same time share them.
+// They are std's atomics, because statics outlive a schedule that a model explores, and models that
+// run at the same time share them.
 /// A bit for each number below `OWN` that no thread has.
 static FREE: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(u32::MAX);
 /// The number for the next thread that finds no bit set in `FREE`.
@@ -110,7 +110,7 @@ static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::ne
 impl Number {
     fn take() -> Number {
         let without_lowest = |free: u32| (free != 0).then(|| free & (free - 1));
-        // Acquire: pairs with the Release in `drop`, also if other threads changed `FREE` in
+        // Acquire: pairs with the Release in `drop`, even if other threads changed `FREE` in
         // between: every change is a read-modify-write.
         match FREE.fetch_update(Ordering::Acquire, Ordering::Relaxed, without_lowest) {
             Ok(free) => Number(free.trailing_zeros() as usize),
@@ -125,7 +125,7 @@ impl Drop for Number {
         let _ = KNOWN.try_with(|known| known.set(usize::MAX));
         if self.0 < OWN {
             // Release: pairs with the Acquire in `take`. The next owner of the number sees what
-            // this thread wrote where the number led it, for example to its stripe.
+            // this thread wrote to everything that the number selects, for example the stripe.
             FREE.fetch_or(1 << self.0, Ordering::Release);
         }
     }

@@ -11,7 +11,7 @@
 //! **Locking.** None. A sum that is taken while threads count contains only whole events, but is
 //! not the state at one instant.
 //!
-//! **Events for `tracing`** are reported by `tell!`, which only calls that are not hot use.
+//! **Events for `tracing`** are reported by `tell!`, which is used only in calls that are not hot.
 //!
 //! **Not here.** Counters of a group are in `group`, of a file in `cache`, and of a space in
 //! `space`.
@@ -22,7 +22,7 @@ mod totals;
 /// Reports an event to the program's `tracing` subscriber, with the feature `tracing_0_1`.
 ///
 /// A subscriber is foreign code: it may hang, panic or call this library. So the caller must hold
-/// no lock and be in no section, and must run in a thread of the program's or in a lane.
+/// no lock and be in no section, and must run on one of the program's threads or in a lane.
 macro_rules! tell {
     ($level:ident, $($event:tt)*) => {
         #[cfg(feature = "tracing_0_1")]

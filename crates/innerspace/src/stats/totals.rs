@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::units::Grouped;
 
-/// Makes [`Event`], [`Totals`] and a walk over all fields from one list. `Counters` counts the
+/// Declares [`Event`], [`Totals`] and a walk over all fields, from one list. `Counters` counts the
 /// events. The caller fills in the gauges, and the sums that are counted elsewhere.
 macro_rules! counters {
     (
@@ -22,7 +22,7 @@ macro_rules! counters {
         /// The number of kinds of events.
         pub(super) const EVENTS: usize = [$(Event::$event),*].len();
 
-        /// All counts of a memory since it was made, and the present values of its gauges.
+        /// All counts of a memory since it was created, and the present values of its gauges.
         /// `Display` prints a line for each, as in `/proc/vmstat`.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -34,8 +34,8 @@ macro_rules! counters {
         }
 
         impl Totals {
-            /// Makes totals from the events' sums, in the order of [`Event`]. All other fields are
-            /// 0.
+            /// Creates totals from the events' sums, in the order of [`Event`]. All other fields
+            /// are 0.
             pub(super) fn from_sums(sums: [u64; EVENTS]) -> Totals {
                 let mut totals = Totals::default();
                 $(totals.$field = sums[Event::$event as usize];)*
