@@ -384,7 +384,8 @@ impl Stocks {
         }
     }
 
-    /// Returns whether pages of `top` or of a group below it are in stock. Acquire: see the module.
+    /// Returns whether pages of `top` or of a group below it are in stock. Acquire keeps this look
+    /// before a later look at the moves; see M7 in the module's documentation.
     fn is_any_below(&self, levels: &impl Levels, top: GroupId) -> bool {
         self.stripes.all().flatten().any(|slot| {
             let word = Slot(slot.load(Ordering::Acquire));

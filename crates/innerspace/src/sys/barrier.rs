@@ -18,8 +18,9 @@
 //! without membarrier would corrupt data silently. (`sync::domain` makes readers fence for a time,
 //! by a protocol of its own that begins with membarrier.)
 //!
-//! Sources: membarrier(2); the asymmetric fences of C++ proposal P1202 and of Folly and liburcu, by
-//! description. This module knows nothing of sections and grace periods, which belong to `sync`.
+//! Sources: membarrier(2); the descriptions (not the code) of the asymmetric fences of C++ proposal
+//! P1202, Folly and liburcu. This module knows nothing of sections and grace periods, which belong
+//! to `sync`.
 
 use crate::sync::atomic::{Ordering, fence};
 
@@ -49,8 +50,8 @@ impl BarrierMode {
     /// Performs the expensive side, between the revocation and the check for announcements.
     ///
     /// Takes about 0.4 us when no other thread runs. When another runs it takes 8 to 25 us, and
-    /// that thread loses some us as well. Batch these calls where possible. Where they take much of
-    /// the time, fence on the light side too, as `sync::domain` does.
+    /// that thread also loses some us. Batch these calls where possible. Where they take a large
+    /// share of the time, fence on the light side instead, as `sync::domain` does.
     ///
     /// # Panics
     /// If the kernel granted membarrier at the start and refuses it now, because of a seccomp

@@ -57,7 +57,7 @@ pub(crate) fn without_waiting(options: &mut std::fs::OpenOptions) {
     options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
 }
 
-/// How a descriptor was opened, as far as that matters to positioned I/O.
+/// The properties of an open descriptor that matter to positioned I/O.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenedFor {
     pub(crate) reads: bool,
@@ -91,7 +91,7 @@ pub(crate) fn opened_for(file: &File) -> io::Result<OpenedFor> {
 }
 
 /// Returns that everything is allowed, because this system does not say. A transfer that is not
-/// permitted fails by itself.
+/// permitted then fails.
 #[cfg(not(all(unix, not(miri))))]
 pub(crate) fn opened_for(_: &File) -> io::Result<OpenedFor> {
     Ok(OpenedFor {
@@ -187,15 +187,15 @@ pub(crate) fn is_device_error(number: i32) -> bool {
 }
 
 /// Returns the ID of the process that holds a `flock` on the file with this device and inode
-/// number, if the system tells. It does not for a process outside our pid namespace, nor on file
-/// systems whose locks have another device number than `stat` gives (btrfs).
+/// number, if the system reports it. It does not for a process outside our PID namespace, or on
+/// file systems whose locks have a device number other than the one that `stat` returns (btrfs).
 pub(crate) fn lock_holder(identity: [u64; 2]) -> Option<u32> {
     lock_holder_by(Path::new("/proc"), identity)
 }
 
-/// Asks the proc file system mounted at `proc`. Its process IDs are those of the pid namespace for
-/// which it was mounted, which may differ from ours. The answer is believed only if `proc` knows
-/// this process by our own ID.
+/// Does what [`lock_holder`] does, with the proc file system mounted at `proc`. Its process IDs are
+/// those of the PID namespace for which it was mounted, which may differ from ours. The answer is
+/// trusted only if `proc` knows this process by our own ID.
 ///
 /// The kernel returns the list in pieces, and finds its place again by line number. If a lock is
 /// released between two pieces, a line is skipped. The buffer is therefore large enough to read
@@ -236,7 +236,7 @@ pub(crate) fn cached_bytes_of(path: &Path) -> io::Result<u64> {
     cached_bytes(&File::open(path)?)
 }
 
-/// Makes a folder for tests next to their executable. That is on a disk, while `/tmp` may be
+/// Creates a folder for tests next to their executable, which is on a disk, while `/tmp` may be in
 /// memory.
 #[cfg(test)]
 pub(crate) fn disk_dir() -> tempfile::TempDir {

@@ -115,9 +115,9 @@ pub(crate) fn open_direct(path: &Path, options: &OpenOptions) -> io::Result<File
         .clone()
         .custom_flags(libc::O_DIRECT | libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path)?;
-    // O_NONBLOCK was for the open only. If it stayed, io_uring would fail a read with EAGAIN if the
-    // read has to wait, on file systems that cannot tell that beforehand. SAFETY: no memory is
-    // passed; the descriptor is open as long as `file` is borrowed.
+    // O_NONBLOCK was for the open only. If it stayed set, io_uring would fail a read that has to
+    // wait with EAGAIN, on file systems that cannot tell in advance whether a read will wait.
+    // SAFETY: no memory is passed; the descriptor is open as long as `file` is borrowed.
     let set = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, libc::O_DIRECT) };
     check(set as libc::ssize_t)?;
     Ok(file)
@@ -169,13 +169,13 @@ fn sync_range(file: &File, offset: u64, len: u64, flags: libc::c_uint) -> io::Re
 }
 
 /// Begins to write a range out, without waiting. A `len` of 0 means to the file's end. Durability
-/// needs a sync as well.
+/// also needs a sync.
 pub(crate) fn start_writeback(file: &File, offset: u64, len: u64) -> io::Result<()> {
     sync_range(file, offset, len, libc::SYNC_FILE_RANGE_WRITE)
 }
 
-/// Writes a range out and waits for it. A `len` of 0 means to the file's end. Durability needs a
-/// sync as well.
+/// Writes a range out and waits for it. A `len` of 0 means to the file's end. Durability also needs
+/// a sync.
 pub(crate) fn wait_writeback(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
         | libc::SYNC_FILE_RANGE_WRITE
@@ -183,13 +183,14 @@ pub(crate) fn wait_writeback(file: &File, offset: u64, len: u64) -> io::Result<(
     sync_range(file, offset, len, flags)
 }
 
-/// Makes a hole of `len` bytes, at least one. Returns `Unsupported` where the file system has none.
+/// Makes a hole of `len` bytes; `len` must not be 0. Returns `Unsupported` where the file system
+/// has no holes.
 pub(crate) fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     fallocate(file, mode, offset, len)
 }
 
-/// Calls fallocate(2) until no signal interrupts it.
+/// Calls fallocate(2), and repeats the call if a signal interrupts it.
 pub(crate) fn fallocate(file: &File, mode: libc::c_int, offset: u64, len: u64) -> io::Result<()> {
     let (fd, at, len) = (file.as_raw_fd(), position(offset)?, position(len)?);
     loop {
@@ -289,7 +290,7 @@ fn mincore(file: &File) -> io::Result<u64> {
     let (prot, flags, fd) = (libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd());
     let at = calls::map(std::ptr::null_mut(), len, prot, flags, fd)?;
     // SAFETY: `at` is the mapping of `len` bytes made above, and `resident` has a byte for each of
-    // its pages. The mapped memory is never touched, so a file that is cut short meanwhile does no
+    // its pages. The mapped memory is never touched, so a file that is truncated meanwhile does no
     // harm.
     let result = unsafe { libc::mincore(at.cast(), len, resident.as_mut_ptr()) };
     let result = check(result as libc::ssize_t);

@@ -38,7 +38,7 @@ pub(crate) enum Flusher {
 }
 
 impl Flusher {
-    /// Returns the best way on this processor.
+    /// Returns the best way to flush on this processor.
     #[inline]
     pub(crate) fn best() -> Flusher {
         static BEST: OnceLock<Flusher> = OnceLock::new();

@@ -1,4 +1,4 @@
-//! Memory from the system: one large zeroed mapping. Also tells how much memory there is.
+//! Memory from the system: one large zeroed mapping. Also reports how much memory the machine has.
 //!
 //! [`Mapping`] is the memory of an arena. It is private to the process and aligned to 2 MiB, so
 //! that huge pages can serve it. Each page takes memory only once it is touched. Other threads use
@@ -10,7 +10,7 @@
 //! | huge pages; wiped in a child of fork(2) | madvise(2) | nothing |
 //! | memory given back | madvise(2) | nothing: it stays backed |
 //!
-//! Host pages may have 4 to 64 KiB.
+//! A host page may have 4 to 64 KiB.
 
 use std::io;
 use std::ops::Range;
@@ -22,7 +22,7 @@ use super::process::Process;
 /// The alignment of large mappings, and the size of a huge page on most machines, in bytes.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
-/// The smallest host page of any system, and the least alignment of a mapping, in bytes.
+/// The smallest host page of any system, and the smallest alignment of a mapping, in bytes.
 const SMALLEST_PAGE: usize = 4096;
 
 /// Returns the unit in which the host maps memory, in bytes: 4096 or more.
@@ -54,7 +54,7 @@ pub(crate) enum Pages {
 }
 
 /// A range of zeroed memory from the system. Dropping it unmaps the range, but only in the process
-/// that made it.
+/// that created it.
 ///
 /// It gives out addresses, not slices: its owner decides which bytes may be touched.
 #[derive(Debug)]
@@ -119,10 +119,10 @@ impl Mapping {
         range.is_empty() || platform::advise_pages(start, range.len(), pages)
     }
 
-    /// Gives the memory of the whole host pages in a range back. They are zeros from now on, unless
-    /// the host refused. (If the memory was part of a huge page, the host takes it back only when
-    /// it needs memory, but no longer counts it as the process's.) Nothing else may use the range
-    /// meanwhile.
+    /// Gives back the memory of the whole host pages in a range. These pages are zeros from now on,
+    /// unless the host refused. (If the memory was part of a huge page, the host takes it back only
+    /// when it needs memory, but no longer counts it as the process's.) Nothing else may use the
+    /// range meanwhile.
     pub(crate) fn discard(&self, range: Range<usize>) {
         let page = host_page_size();
         let start = range.start.next_multiple_of(page);
@@ -252,7 +252,7 @@ mod platform {
 }
 
 /// Returns the memory available to this process, in bytes: the machine's, or its container's limit
-/// if that is lower. Returns `None` where the system does not tell.
+/// if that is lower. Returns `None` where the system does not report it.
 pub(crate) fn memory_of_machine() -> Option<u64> {
     let machine = kb_of(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemTotal")? * 1024;
     Some(

@@ -7,11 +7,11 @@
 //! |---|---|---|
 //! | [`barrier`] | compiler fence / membarrier(2) | `SeqCst` fence on both sides |
 //! | [`copy`] | string instructions, plain moves | relaxed atomic words |
-//! | `file` | no page cache, holes, locks' holders | positioned I/O of std |
+//! | `file` | uncached I/O, holes, the holder of a lock | positioned I/O of std |
 //! | `flush` | clwb, clflushopt, clflush | nothing, and says so |
 //! | [`memory`] | mmap(2), madvise(2), /proc, control groups | the allocator; /proc if present |
 //! | `process` | getpid(2) | a constant |
-//! | `ring` | io_uring(7), with the feature `io-uring` | none: a system call each |
+//! | `ring` | io_uring(7), with the feature `io-uring` | none: a system call for each transfer |
 //! | `shared` | shared mappings, memfd_create(2), fallocate(2) | unsupported |
 //!
 //! The portable forms are used on other platforms, under the model checkers and Miri, and with

@@ -5,7 +5,7 @@
 //! (MADV_WIPEONFORK, Linux 4.14). A check therefore costs one load. On other Unix systems each
 //! check asks the system for the ID.
 
-/// A process, for objects that work only in the process that made them.
+/// A process, for objects that work only in the process that created them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Process {
     id: u32,
@@ -34,7 +34,8 @@ impl Process {
     }
 }
 
-/// The error for using an object in another process than its maker's, which has this process ID.
+/// The error for using an object in a process other than the one that created it. Holds the process
+/// ID of the creator.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "this memory belongs to the process that made it (pid {0}); a child of fork(2) cannot use it"

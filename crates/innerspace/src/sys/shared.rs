@@ -48,7 +48,7 @@ pub(crate) enum Synchronous {
 }
 
 /// A shared mapping of a file from its start, at an address that is a multiple of 2 MiB. Dropping
-/// it unmaps the range, but only in the process that made it.
+/// it unmaps the range, but only in the process that created it.
 ///
 /// It gives out addresses, not slices: its owner decides which bytes may be touched.
 #[derive(Debug)]
@@ -146,13 +146,13 @@ impl SharedMapping {
         platform::touch(self.base, self.widen(range))
     }
 
-    /// Ensures that stores to the pages of the range (whole pages) raise no signal, as far as that
-    /// can be known ahead. A page that has its own block may still need room for its neighbours:
-    /// ext4 needs it for the holes in a large folio.
+    /// Ensures that stores to the pages of the range (whole pages) raise no signal, where the
+    /// system can tell that in advance. A page that has its own block may still need room for its
+    /// neighbours: ext4 needs it for the holes in a large folio.
     ///
     /// # Errors
     /// `StorageFull` if a store would raise a signal for any reason, because the system does not
-    /// tell the reason. Otherwise the system's error.
+    /// report the reason. Otherwise the system's error.
     ///
     /// # Panics
     /// If the range is not inside the mapping.
@@ -163,7 +163,7 @@ impl SharedMapping {
             platform::touch(self.base, self.widen(range.clone()))
         };
         match made() {
-            // A system without the call has no large folios in such files either.
+            // A system without this advice has no large folios in such files either.
             Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
             Err(error) if platform::would_signal(&error) => Err(io::ErrorKind::StorageFull.into()),
             made => made,
@@ -181,7 +181,7 @@ impl Drop for SharedMapping {
     }
 }
 
-/// Makes a file of `len` bytes in memory, without a name. No process can shrink or grow it, so a
+/// Creates a file of `len` bytes in memory, without a name. No process can shrink or grow it, so a
 /// mapping of it never reaches past its end.
 ///
 /// # Errors

@@ -11,7 +11,7 @@ use super::wide;
 use super::words::Words;
 use crate::units::PAGE_SIZE;
 
-/// The form by moves of 64 bytes and by string instructions.
+/// The form that uses moves of 64 bytes and string instructions.
 #[derive(Debug)]
 pub(super) struct Assembly;
 

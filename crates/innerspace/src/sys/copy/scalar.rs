@@ -109,7 +109,7 @@ pub(crate) unsafe fn store<T: Scalar>(address: *mut u8, value: T) {
     unsafe { T::store::<MOVES>(address, value) }
 }
 
-/// Loads a value with the given order.
+/// Loads a value with the given ordering.
 ///
 /// # Safety
 /// `address` is valid for reads and writes of `size_of::<T>()` bytes, and a multiple of that size.
@@ -122,7 +122,7 @@ pub(crate) unsafe fn load_atomic<T: AtomicScalar>(address: *const u8, order: Ord
     unsafe { T::load_atomic(address, order) }
 }
 
-/// Stores a value with the given order.
+/// Stores a value with the given ordering.
 ///
 /// # Safety
 /// As for [`load_atomic`].
@@ -134,8 +134,8 @@ pub(crate) unsafe fn store_atomic<T: AtomicScalar>(address: *mut u8, value: T, o
     unsafe { T::store_atomic(address, value, order) }
 }
 
-/// Replaces `current` by `new` with the first order. If another value is found, returns it as
-/// `Err`, loaded with the second order.
+/// Replaces the value with `new` if it is `current`, with the first ordering, and returns it. If it
+/// is another value, returns that value as `Err`, loaded with the second ordering.
 ///
 /// # Safety
 /// As for [`load_atomic`].

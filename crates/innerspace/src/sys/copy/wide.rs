@@ -15,8 +15,8 @@ use super::words::Words;
 use crate::units::PAGE_SIZE;
 
 /// Returns whether the processor has these moves and runs them at full speed. The first processors
-/// with AVX-512 lowered their frequency for them; later processors also have VBMI2, by which they
-/// are known.
+/// with AVX-512 lowered their frequency for them; later processors also have VBMI2, by which this
+/// function recognises them.
 #[inline]
 pub(super) fn available() -> bool {
     std::arch::is_x86_feature_detected!("avx512f")

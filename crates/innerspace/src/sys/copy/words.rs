@@ -7,7 +7,7 @@
 use super::form::{Form, copy_by};
 use super::pieces::{Shared, Source, Target, WORD};
 
-/// The form by relaxed atomic words.
+/// The form that uses relaxed atomic words.
 #[derive(Debug)]
 pub(super) struct Words;
 

@@ -16,7 +16,7 @@
 //! Delay and EINTR are avoided if the ring has a thread of its own that submits and then waits in
 //! [`Ring::reap`]. If the thread that submitted a transfer has ended, the transfer may come back as
 //! ECANCELED. IORING_SETUP_COOP_TASKRUN would save the interrupt, but would delay the completion
-//! until the thread enters the kernel by itself, so it is not used.
+//! until the thread next enters the kernel, so it is not used.
 //!
 //! **A ring that breaks.** If the kernel lacks memory, it may take fewer entries than it was given,
 //! and entries cannot be withdrawn from a queue that the kernel sees. If entries are not taken
@@ -86,7 +86,7 @@ pub(crate) struct Ring<T: Send + 'static> {
     /// completed.
     ring: ManuallyDrop<IoUring>,
     slots: ManuallyDrop<Mutex<Slots<T>>>,
-    /// The process that made the ring.
+    /// The process that created the ring.
     process: Process,
     /// Held from the time the first entry is added to the queue until the kernel has taken the last
     /// one. The queue is thus empty whenever this mutex is unlocked, unless the ring is broken.
@@ -107,7 +107,7 @@ pub(crate) fn available() -> bool {
 }
 
 impl<T: Send + 'static> Ring<T> {
-    /// Makes a ring for `depth` transfers in flight, at most 32,768.
+    /// Creates a ring for `depth` transfers in flight, at most 32,768.
     ///
     /// # Errors
     /// The errors of io_uring_setup(2), or `Unsupported` if the kernel lacks an operation that is
@@ -199,7 +199,7 @@ impl<T: Send + 'static> Ring<T> {
             };
             let entry = entry_of(fd, offset, iovecs).user_data(key);
             // SAFETY: the caller of `submit` promised that the memory is valid until the payload
-            // comes back. The list of buffers lies in the slot for as long.
+            // comes back. The list of buffers stays in the slot for as long.
             let pushed = unsafe { queue.push(&entry) };
             pushed.expect("the queue has an entry for each slot");
             keys.push(key);
@@ -414,8 +414,8 @@ impl<T: Send + 'static> Drop for Ring<T> {
     }
 }
 
-/// Returns whether an error means that a ring cannot do the operation. A system call may fail in
-/// the same way.
+/// Returns whether an error may mean that a ring cannot do the operation. The corresponding system
+/// call may fail with the same error, too.
 pub(crate) fn is_refusal(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -432,7 +432,7 @@ pub(crate) fn is_passing(error: &io::Error) -> bool {
     )
 }
 
-/// Makes the entry of a transfer. One piece of memory is passed directly, several as a list.
+/// Creates the entry of a transfer. One piece of memory is passed directly, several as a list.
 fn entry_of(fd: RawFd, offset: u64, iovecs: &[libc::iovec]) -> squeue::Entry {
     let fd = types::Fd(fd);
     // A length that is too large for one read goes through the list.
