@@ -100,11 +100,11 @@ impl Participants {
 #[derive(Debug)]
 pub(crate) struct Domain {
     mode: BarrierMode,
-    /// The number that tells this domain from others in a thread's own list of readers. It is never
-    /// reused.
+    /// The number that distinguishes this domain from others in a thread's own list of readers. It
+    /// is never reused.
     id: u64,
-    /// The process that made the domain. A child of fork(2) contains none of that process's other
-    /// threads.
+    /// The process that created the domain. A child of fork(2) contains none of that process's
+    /// other threads.
     maker: Process,
     participants: Mutex<Participants>,
     /// Whether readers fence when they enter. It changes only with the list of participants locked
@@ -119,12 +119,12 @@ pub(crate) struct Domain {
 }
 
 impl Domain {
-    /// Makes a domain that uses the best barrier of this machine.
+    /// Creates a domain that uses the best barrier of this machine.
     pub(crate) fn new() -> Arc<Domain> {
         Domain::with_mode(barrier::mode())
     }
 
-    /// Makes a domain with the given barrier, for tests that run both. Without membarrier the
+    /// Creates a domain with the given barrier, for tests that run both. Without membarrier the
     /// domain uses read-modify-writes, whatever the caller asks for.
     pub(crate) fn with_mode(mode: BarrierMode) -> Arc<Domain> {
         let granted = cfg!(loom) || barrier::mode() == BarrierMode::Membarrier;
@@ -143,7 +143,7 @@ impl Domain {
         })
     }
 
-    /// Makes an accessor's reader with this binding, whose sessions hold translations of `owner`.
+    /// Creates an accessor's reader with this binding, whose sessions hold translations of `owner`.
     /// The reader starts outside a section and offline, with an empty mailbox.
     pub(crate) fn register_at(domain: &Arc<Domain>, binding: CacheBinding, owner: u64) -> Sections {
         Sections {
@@ -160,7 +160,7 @@ impl Domain {
         }
     }
 
-    /// Returns the process that made the domain, unless that is the calling process.
+    /// Returns the process that created the domain, unless that is the calling process.
     #[inline]
     pub(crate) fn foreign_maker(&self) -> Option<Process> {
         (!self.maker.is_current()).then_some(self.maker)
@@ -256,8 +256,9 @@ impl Domain {
         self.grace_periods.fetch_add(0, Ordering::AcqRel)
     }
 
-    /// Returns whether a grace period with a number above `begun` is over. Acquire: if so, the
-    /// sections that it waited for are over for the caller too.
+    /// Returns whether a grace period with a number above `begun` is over. Acquire: pairs with the
+    /// release in `grace`. So the sections that the grace period waited for are over for the
+    /// caller, too.
     pub(crate) fn has_passed(&self, begun: u64) -> bool {
         self.passed.load(Ordering::Acquire) > begun
     }
@@ -306,7 +307,7 @@ impl Domain {
                 continue;
             }
             // A section is short. One this long belongs to a thread that lost its processor, or to
-            // a session that has drained the request without leaving its section. The latter has to
+            // a session that has drained the request without leaving its section. The session must
             // be asked again.
             participant.request();
             std::thread::sleep(std::time::Duration::from_micros(20));

@@ -83,7 +83,7 @@ pub(crate) struct Closed<'writer, T> {
 }
 
 impl<T> Gate<T> {
-    /// Makes an open gate for the space `owner` and for sections of `domain`.
+    /// Creates an open gate for the space `owner` and for sections of `domain`.
     pub(crate) fn new(domain: &Domain, owner: u64, state: T) -> Gate<T> {
         Gate {
             domain_id: domain.id(),
@@ -128,7 +128,7 @@ impl<T> Gate<T> {
         }
     }
 
-    /// Becomes the only structural writer. Sleeps while there is another.
+    /// Makes the caller the only structural writer. Sleeps while there is another.
     pub(crate) fn write(&self) -> Writer<'_, T> {
         Writer {
             gate: self,
@@ -136,14 +136,14 @@ impl<T> Gate<T> {
         }
     }
 
-    /// Becomes the structural writer if there is none. Never waits.
+    /// Makes the caller the structural writer if there is none. Never waits.
     pub(crate) fn try_write(&self) -> Option<Writer<'_, T>> {
         let guard = self.writer.try_lock()?;
         Some(Writer { gate: self, guard })
     }
 
-    /// Becomes the structural writer of a gate that no other thread has seen yet. The lock order
-    /// does not matter there.
+    /// Makes the caller the structural writer of a gate that no other thread has seen yet, so that
+    /// the lock order does not matter.
     ///
     /// # Panics
     /// If another thread is a writer.

@@ -20,29 +20,29 @@
 //! | `pending` | a short list that one thread fills, and others can drain |
 //! | `members` | members that come and go, found by tickets |
 //! | `self_ref` | a reference of a shared object to itself |
-//! | `due` | a flag that a future is due to be woken |
+//! | `due` | a flag for a future that is due to be woken |
 //! | `order` | the lock order, checked in debug builds |
-//! | `on_drop` | a guard for work that must be done, also on a panic |
+//! | `on_drop` | a guard for work that must be done, even on a panic |
 //! | `panics` | panics of foreign code, kept until the work is done |
 //! | `failpoint` | points at which a test can step in |
 //!
 //! **What a loom build contains.** Loom cannot model raw memory, inline assembly or statics, so a
 //! loom build holds the small protocols and nothing else: `sync` (all of it), the primitive of
 //! `sys` that protocols are made of (`barrier`), `units`, and the protocol modules above (`exec`,
-//! `frame::{flags, hold, lock, meta, stack, wait_table}`, `group::stock`,
-//! `dax::{entry, grab, waits}`). Everything else carries `#[cfg(not(loom))]` where its parent
-//! declares it, or the layer has a root of its own for loom (`group/loom.rs`, `dax/loom.rs`). A
-//! module that is in the loom build may name only modules that are in it too. A model lives in its
-//! protocol's test module: `#[cfg(all(test, loom))] mod models`. Tests that are not models are
-//! `#[cfg(all(test, not(loom), not(shuttle)))]`: the checkers' types panic outside a model run.
+//! `frame::{flags, hold, lock, meta, stack, wait_table}`, `group::stock`, `dax::{entry, grab,
+//! waits}`). Everything else carries `#[cfg(not(loom))]` where its parent declares it, or the layer
+//! has a root of its own for loom (`group/loom.rs`, `dax/loom.rs`). A module that is in the loom
+//! build may use only modules that are in it, too. A model lives in its protocol's test module:
+//! `#[cfg(all(test, loom))] mod models`. Tests that are not models are `#[cfg(all(test, not(loom),
+//! not(shuttle)))]`: the checkers' types panic outside a model run.
 //!
-//! **Limits of the shim**, which code in a shared module has to live with:
+//! **Limits of the shim**, which code in a shared module must respect:
 //! - Under loom there is no `Weak`, no `thread::scope`, and no method may take `self` as an `Arc`.
 //!   `new` of a lock or an atomic is not `const`, so there are no statics of these types.
 //! - Under shuttle `const` constructors exist, but a static keeps its value from one explored
 //!   schedule to the next.
-//! - Neither checker models time: a wait with a timeout behaves as a wait without one, so a wake-up
-//!   has to come.
+//! - Neither checker models time: a wait with a timeout behaves as a wait without one, so the model
+//!   must end each wait by a wake-up.
 //! - [`OnceLock`] is std's in every build. While its initialiser runs, other threads may be blocked
 //!   without the checker knowing, so the initialiser must not contain a scheduling point (an atomic
 //!   or a lock of the shim).

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 /// Runs `work` and catches its panic. Everything that `work` changes must be valid at each point
 /// where it calls foreign code.
 ///
-/// This is a function of its own, and never inlined: where `catch_unwind` was inlined into a loop,
+/// This is a separate function that is never inlined: where `catch_unwind` was inlined into a loop,
 /// the compiler (rustc 1.95, LLVM 22.1, optimisation level 1) took the panic's address from a
 /// register that held another value, and std's clean-up crashed.
 #[inline(never)]
@@ -30,7 +30,7 @@ impl Panics {
         };
         match self.0 {
             None => self.0 = Some(panic),
-            // The panic's value is foreign as well: dropping it could panic again.
+            // The panic's value is also foreign: dropping it could panic again.
             Some(_) => forget(panic),
         }
     }

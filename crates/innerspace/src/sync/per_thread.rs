@@ -22,7 +22,7 @@ use super::{Mutex, Rank, thread};
 use crate::sys::barrier::{self, BarrierMode};
 
 /// The number of threads that have slots of their own. It is small under the checkers, where each
-/// read is expensive and memories are so small that many slots would leave each one no room.
+/// read is expensive and memories are so small that each of many slots would have no room.
 pub(crate) const OWNERS: usize = if cfg!(loom) {
     2
 } else if cfg!(any(miri, shuttle)) {
@@ -51,7 +51,7 @@ struct Shared<T> {
 }
 
 impl<T> ThreadSlots<T> {
-    /// Makes the slots. `rank` is the place in the lock order of the shared slots' mutexes.
+    /// Creates the slots. `rank` is the place in the lock order of the shared slots' mutexes.
     pub(crate) fn new(rank: Rank, make: impl Fn() -> T) -> ThreadSlots<T> {
         let shared = || Shared {
             lock: Mutex::ranked(rank, ()),

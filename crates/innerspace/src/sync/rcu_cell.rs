@@ -26,8 +26,8 @@ pub(crate) struct RcuCell<T> {
     _owns: PhantomData<T>,
 }
 
-// SAFETY: `read` gives `&T` to many threads, and a thread other than the one that made the `T` may
-// drop it.
+// SAFETY: `read` gives `&T` to many threads, and a thread other than the one that created the `T`
+// may drop it.
 unsafe impl<T: Send + Sync> Sync for RcuCell<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Send for RcuCell<T> {}
@@ -48,7 +48,7 @@ pub(crate) struct Replaced<T> {
 unsafe impl<T: Send + Sync> Send for Replaced<T> {}
 
 impl<T> RcuCell<T> {
-    /// Makes a cell with its first value, for sections of `domain`.
+    /// Creates a cell with its first value, for sections of `domain`.
     pub(crate) fn new(domain: &Domain, value: T) -> RcuCell<T> {
         RcuCell {
             current: AtomicPtr::new(Box::into_raw(Box::new(value))),
@@ -77,7 +77,7 @@ impl<T> RcuCell<T> {
     /// wait.
     ///
     /// # Panics
-    /// If the cell was made for another domain.
+    /// If the cell was created for another domain.
     pub(crate) fn publish(&self, domain: &Arc<Domain>, value: T) -> Replaced<T> {
         assert_eq!(
             domain.id(),

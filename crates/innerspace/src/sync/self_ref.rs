@@ -34,7 +34,7 @@ pub(crate) struct SelfRefState<T> {
 }
 
 impl<T> SelfRef<T> {
-    /// Makes a `SelfRef` that counts nothing.
+    /// Creates a `SelfRef` that counts nothing.
     pub(crate) fn new() -> SelfRef<T> {
         SelfRef(Mutex::new(SelfRefState {
             count: 0,

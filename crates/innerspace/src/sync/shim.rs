@@ -94,8 +94,8 @@ pub(crate) fn interleave() {
     shuttle::thread::yield_now();
 }
 
-/// Leaves the sections of this thread's sessions before it waits for another thread, which may
-/// itself wait for them (`domain::suspend_sessions`).
+/// Leaves the sections of this thread's sessions. Called before the thread waits for another one,
+/// which may itself be waiting for those sections (`domain::suspend_sessions`).
 #[inline]
 pub(crate) fn before_waiting() {
     #[cfg(not(loom))]
@@ -206,12 +206,12 @@ impl<G: DerefMut> DerefMut for Guard<G> {
 
 impl<T> Mutex<T> {
     const_unless_loom! {
-        /// Makes an unlocked mutex around `value`. It is innermost in the lock order.
+        /// Creates an unlocked mutex around `value`. It is innermost in the lock order.
         fn new(value: T) -> Mutex<T> {
             Mutex::ranked(Rank::Leaf, value)
         }
 
-        /// Makes an unlocked mutex around `value`, with its place in the lock order.
+        /// Creates an unlocked mutex around `value`, with its place in the lock order.
         fn ranked(rank: Rank, value: T) -> Mutex<T> {
             Mutex {
                 rank,
@@ -242,12 +242,12 @@ impl<T: ?Sized> Mutex<T> {
 }
 
 impl<T> RwLock<T> {
-    /// Makes an unlocked lock around `value`. It is innermost in the lock order.
+    /// Creates an unlocked lock around `value`. It is innermost in the lock order.
     pub(crate) fn new(value: T) -> RwLock<T> {
         RwLock::ranked(Rank::Leaf, value)
     }
 
-    /// Makes an unlocked lock around `value`, with its place in the lock order.
+    /// Creates an unlocked lock around `value`, with its place in the lock order.
     pub(crate) fn ranked(rank: Rank, value: T) -> RwLock<T> {
         RwLock {
             rank,
@@ -294,13 +294,13 @@ pub(crate) enum WaitEnd {
 #[derive(Debug, Default)]
 pub(crate) struct Condvar {
     inner: base::Condvar,
-    /// The number of threads that wait. Relaxed: the mutex orders it, see above.
+    /// The number of threads that wait. Relaxed: the mutex of the waiters orders it.
     waiters: atomic::AtomicU32,
 }
 
 impl Condvar {
     const_unless_loom! {
-        /// Makes a condition variable without waiters.
+        /// Creates a condition variable without waiters.
         fn new() -> Condvar {
             Condvar {
                 inner: base::Condvar::new(),
@@ -353,8 +353,8 @@ impl Condvar {
         }
     }
 
-    /// Returns whether a thread waits, or is about to wake. No waiter is missed by a caller that
-    /// holds the mutex, or has held it since it changed what is waited for.
+    /// Returns whether a thread waits, or is about to wake. A caller that holds the mutex, or has
+    /// held it since it changed the condition, misses no waiter.
     #[inline]
     pub(crate) fn is_waited_on(&self) -> bool {
         self.waiters.load(atomic::Ordering::Relaxed) > 0
@@ -389,7 +389,7 @@ impl Backoff {
     /// The number of rounds after which parking would have been cheaper.
     const SPENT_ROUNDS: u32 = 12;
 
-    /// Makes a backoff that starts by spinning.
+    /// Creates a backoff that starts by spinning.
     pub(crate) const fn new() -> Backoff {
         Backoff { round: 0 }
     }
@@ -411,8 +411,8 @@ impl Backoff {
         !cfg!(any(loom, shuttle)) && self.round < Backoff::BUSY_ROUNDS
     }
 
-    /// Returns whether the loop has waited so long that it should park. Under the checkers that is
-    /// so after one round.
+    /// Returns whether the loop has waited so long that it should park. Under the checkers, one
+    /// round is enough.
     pub(crate) fn is_spent(&self) -> bool {
         self.round
             >= if cfg!(any(loom, shuttle)) {

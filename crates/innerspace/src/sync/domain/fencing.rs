@@ -165,7 +165,7 @@ impl Domain {
     }
 }
 
-// The models try all states, which takes Miri long, and touch no memory of the library.
+// The models try all states, which would take Miri a long time, and touch no memory of the library.
 #[cfg(all(test, not(any(loom, shuttle, miri))))]
 mod models;
 
