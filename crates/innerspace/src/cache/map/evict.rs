@@ -2,7 +2,8 @@
 //!
 //! Reclaim names frames without holding them: each may belong to another block by now. So these
 //! calls take a reference to a cached frame, check its owner and index, lock it without waiting,
-//! and check the file's index once more. After that, the frame belongs to the file and stays there.
+//! and check the file's index once more. After that, the frame is a block of the file, and stays in
+//! the index.
 
 use std::ops::Range;
 
@@ -25,17 +26,17 @@ use crate::units::{FrameId, PageCount};
 /// Which of the named blocks are evicted, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Evicting {
-    /// All blocks that are clean and not viewed. Their translations are revoked, and a grace period
-    /// is waited for.
+    /// All blocks that are clean and not viewed. Eviction revokes their translations and waits for
+    /// a grace period.
     All,
     /// As [`Evicting::All`], except mapped blocks that a session may hold for a long time: the
     /// caller may belong to another group, and should not wait for these sessions.
     Unheld,
     /// As [`Evicting::All`], except mapped blocks. This never waits.
     Unmapped,
-    /// As [`Evicting::Unmapped`], for this one block, which was not to be cached. It leaves no
-    /// shadow, since its return does not count as a miss. A frame that has become another block's
-    /// meanwhile stays.
+    /// As [`Evicting::Unmapped`], for this one block, which an uncached read brought in. The block
+    /// leaves no shadow, since its return is not to count as a refault. A frame that belongs to
+    /// another block by now stays.
     Uncached { block: u64 },
 }
 
@@ -67,8 +68,8 @@ impl FileCore {
     }
 
     /// Waits until no access uses a translation that was revoked before. With [`Evicting::Unheld`],
-    /// does not wait for sessions, and returns false if a session is open that may use such a
-    /// translation for a long time: it was opened after the safepoint was requested.
+    /// does not wait for sessions, and returns false if a session that was opened after the
+    /// safepoint was requested is still open: it may use such a translation for a long time.
     fn grace_of(&self, which: Evicting) -> bool {
         if which != Evicting::Unheld {
             self.grace();
@@ -139,7 +140,7 @@ impl FileCore {
         }
     }
 
-    /// Removes a locked, clean block without translations from the file, unless another thread
+    /// Removes a locked, clean block without translations from the index, unless another thread
     /// holds it. Returns whether it did; the caller then frees the frame.
     fn evict_locked(&self, locked: Locked<'_>, which: Evicting) -> bool {
         // One of the two references is the index's, the other this call's.
@@ -169,7 +170,7 @@ impl FileCore {
     }
 
     /// Evicts a block of an uncached read, unless it was used meanwhile. The block may also have
-    /// been cut off, and its frame may belong to another block.
+    /// been removed by a cut, and its frame may belong to another block by now.
     pub(crate) fn drop_unless_wanted(&self, frame: FrameId, block: u64) {
         let flags = self.frames().meta(frame).flags.load();
         if !flags.intersects(FlagSet::REFERENCED | FlagSet::ACTIVE) {

@@ -1,5 +1,5 @@
 //! Blocks for page faults: filled, locked, and, for a store to a shared mapping, prepared to be
-//! written through it.
+//! written through the mapping.
 //!
 //! A fault that must not wait ([`Wait::No`]) takes the same steps, and gives up before the first
 //! step that would read the store, evict, or wait for a lock, for writeback or for a grace period.
@@ -42,12 +42,12 @@ pub(crate) enum FaultKind {
 pub(crate) enum FaultPage {
     /// The page's block. While it is locked, no other thread removes, moves or evicts it.
     Block(LockedBlock),
-    /// A hole of the store: the fault maps the zero frame, if [`hole_still`] holds in the
-    /// section that installs it.
+    /// A hole of the store: the fault maps the zero frame, if [`hole_still`] holds in the section
+    /// in which it maps it.
     Hole(Hole),
 }
 
-/// Pages of a file for which its store had no data at a certain epoch.
+/// Pages of a file for which the store had no data at a certain hole epoch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Hole {
     epoch: u64,
@@ -86,9 +86,9 @@ impl LockedBlock {
         }
     }
 
-    /// Whether the bytes of a store instruction that is allowed now carry the barrier number with
-    /// which the block was marked. Called in the section in which the page is made writable: see
-    /// [`restamp_mappings`](crate::cache::dirty::sync_file::restamp_mappings).
+    /// Whether bytes that a store instruction writes from now on still carry the barrier number
+    /// with which the block was marked. Called in the section in which the page is made writable:
+    /// see [`restamp_mappings`](crate::cache::dirty::sync_file::restamp_mappings).
     pub(crate) fn carries_barrier(&self) -> bool {
         let is_current = |marked| marked == self.core.writes.barrier.current();
         self.barrier.is_none_or(is_current)
@@ -126,11 +126,11 @@ impl Drop for LockedBlock {
 /// Called with no section open and no block locked. With [`Wait::No`], may return
 /// [`FileError::WouldBlock`], with nothing changed.
 ///
-/// A hole is returned with its neighbours in `around`, as far as they are known to be holes,
-/// too. `reading` decides about read-ahead.
+/// A hole is returned with those of its neighbours in `around` that are also known to be holes.
+/// `reading` decides about read-ahead.
 ///
-/// With [`FaultKind::Write`], the returned block is dirty, WMAPPED and not under writeback, and
-/// its views keep another frame.
+/// With [`FaultKind::Write`], the returned block is dirty, WMAPPED and not under writeback, and any
+/// views of it keep an older frame.
 pub(crate) fn fault_block(
     core: &FileCore,
     page: u64,
@@ -188,7 +188,7 @@ fn fault_block_steady(
                 Wait::No => return Err(would_block()),
             }
         }
-        // The block is not marked as used: the mapping's accessed bit will tell.
+        // The block is not marked as used: the mapping's accessed bit will show the use.
         match core.find_lock(block, get)? {
             Some(locked) if wait == Wait::Yes && locked.meta().uses.has(Uses::AHEAD) => {
                 // `note_ahead` is called with nothing locked, since the next window takes
@@ -231,7 +231,7 @@ fn fault_block_steady(
                     (Content::Hole, FaultKind::Read) => {
                         let holes = known_holes(core, block, around);
                         // The holes were in the visible range before they were looked up. So an
-                        // operation that makes a block in them later revokes their mappings.
+                        // operation that makes a block there later revokes their translations.
                         if visible.start <= holes.start && holes.end <= visible.end {
                             let pages = hole_pages(core, page, &holes, around);
                             return Ok(FaultPage::Hole(Hole { epoch, pages }));
@@ -252,8 +252,8 @@ fn is_known_hole(core: &FileCore, block: u64) -> bool {
     known_content(core, block) == Some(Content::Hole)
 }
 
-/// Returns the known holes of the store around `block`, a hole itself, within the pages
-/// `around`.
+/// Returns the range of adjacent known holes of the store that contains the hole `block`, within
+/// the pages `around`.
 fn known_holes(core: &FileCore, block: u64, around: &Range<u64>) -> Range<u64> {
     let wanted = core.blocks_of_pages(around);
     let is_hole = |block: &u64| is_known_hole(core, *block);
@@ -264,7 +264,7 @@ fn known_holes(core: &FileCore, block: u64, around: &Range<u64>) -> Range<u64> {
 
 /// Returns `page` and the pages next to it whose blocks are in `holes` and not in the index. The
 /// block of `page` is one of these. The holes are in the visible range already, so an insertion of
-/// a block there moves the epoch.
+/// a block there advances the epoch.
 fn hole_pages(core: &FileCore, page: u64, holes: &Range<u64>, around: &Range<u64>) -> Range<u64> {
     let block = page >> core.id.order;
     let section = core.pool.domain.reader();

@@ -25,8 +25,8 @@ pub(crate) struct FaultAround {
     /// The first frames of locked blocks.
     taken: [FrameId; FaultAround::MOST],
     len: usize,
-    /// A bit for each block that cannot be used: when it was locked, it had left the file, or was
-    /// not up to date. Its count is given back.
+    /// A bit for each block in `taken` that cannot be used: when it was locked, it had left the
+    /// index, or was not up to date. `release` gives its count back.
     strays: u32,
 }
 
@@ -52,8 +52,8 @@ impl FaultAround {
         stays.then_some(frame)
     }
 
-    /// Unlocks the taken blocks. Called with no section open. Installed pages that are still there
-    /// hold the frames: `frame::lock` says why that is enough.
+    /// Unlocks the taken blocks. Called with no section open. The frames are held only by pages
+    /// that are still installed; `frame::lock` explains why that is enough.
     #[inline]
     pub(crate) fn release(&mut self, pool: &Pool) {
         if self.len > 0 {
@@ -81,7 +81,7 @@ impl Drop for FaultAround {
 }
 
 /// Locks the block if it is cached, up to date, unlocked and not waited for, and counts a page of
-/// it as installed. Also returns whether the block is still the file's and up to date.
+/// it as installed. Also returns whether the block is still in the index, and up to date.
 fn try_lock_counted(core: &FileCore, block: u64) -> Option<(FrameId, bool)> {
     let frames = core.frames();
     let slot = core.blocks.index.slot(frames, block)?;

@@ -25,7 +25,7 @@ pub(crate) enum Revoke {
 
 /// A space that maps a file.
 ///
-/// `revoke` changes page-table entries and nothing else. The caller holds the lock of the blocks,
+/// `revoke` changes page-table entries and nothing else. The caller holds the locks of the blocks,
 /// unless it only ages them, ends holes, or makes stores take the slow path again
 /// (`restamp_mappings`). The caller runs `Domain::synchronize` before it frees, cleans or reuses
 /// anything. The cache upgrades its weak reference for the call, so dropping the last strong
@@ -34,8 +34,8 @@ pub(crate) trait Mappers: Send + Sync {
     /// Returns the number of the space, whose sessions may hold translations of the file.
     fn owner(&self) -> u64;
 
-    /// Revokes the translations that `how` names of the file's pages in `pages` (numbers of 4 KiB
-    /// pages of the file).
+    /// Revokes those translations of the file's pages in `pages` that `how` names. Pages of 4 KiB
+    /// are counted from the beginning of the file.
     fn revoke(&self, pages: Range<u64>, how: Revoke);
 
     /// Clears the accessed state of these pages: the next access takes the slow path, which sets
@@ -80,7 +80,7 @@ impl Default for MapperList {
 }
 
 impl MapperList {
-    /// Heap bytes of a registration, which is one of 6 in a node with room for 11.
+    /// The heap bytes of a registration, if a node of the tree has room for 11 and holds 6.
     pub(crate) const ENTRY_BYTES: usize =
         (11 * (size_of::<MapperId>() + size_of::<Weak<dyn Mappers>>()) + 16) / 6;
 
@@ -94,7 +94,7 @@ impl MapperList {
         id
     }
 
-    /// Removes a mapper, which has no translation left.
+    /// Removes a mapper. The mapper has no translation left.
     pub(crate) fn remove(&self, id: MapperId) {
         let mut list = self.list.lock();
         list.mappers.remove(&id);
@@ -140,9 +140,9 @@ impl MapperList {
         }
         let mut from = MapperId(0);
         // A fork registers the child while the child shares the parent's leaves, and a page may
-        // move from the parent's leaves to the child's after the parent was called. So mappers that
-        // were registered meanwhile are called too, until there are no more. Parents come before
-        // their children in the list.
+        // move from the parent's leaves to the child's after the parent's mapper was called. So
+        // mappers that were registered meanwhile are called too, until there are no more. Parents
+        // come before their children in the list.
         loop {
             let (touched, next) = self.registered_since(from);
             touched.iter().for_each(|mapper| ask(&**mapper));

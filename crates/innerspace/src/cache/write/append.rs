@@ -1,7 +1,7 @@
 //! Appends. Each is atomic with respect to other appends and changes of the length. One form waits
 //! where necessary, the other never waits.
 //!
-//! An append that does not wait is one step for other threads. If the file ends inside a block, it
+//! To other threads, an append that does not wait is one step. If the file ends inside a block, it
 //! writes to that block, under the block's lock, provided that the end has not moved. Otherwise it
 //! makes a new block, which is complete before it enters the index, and makes the file longer in
 //! the same step. Bytes in two blocks would take two steps, so they are refused.
@@ -26,8 +26,8 @@ use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
 
 /// Writes all of `bytes` at the end of the file, and returns their offset. If the append finds no
-/// memory half-way, it frees some of the file's own blocks and continues. So only a store that
-/// fails, or the write order, can leave a part of the bytes in the file.
+/// memory half-way through, it frees some of the file's own blocks and continues. So only a store
+/// that fails, or the write order, can cause the file to have a part of the bytes.
 pub(crate) fn append(core: &FileCore, bytes: &[u8]) -> Result<u64, FileError> {
     core.check_writable()?;
     // An append that failed half-way is not repeated: the rest would not follow the first part.
@@ -54,9 +54,9 @@ pub(crate) fn append(core: &FileCore, bytes: &[u8]) -> Result<u64, FileError> {
     Ok(offset)
 }
 
-/// Writes the rest of `bytes`. The caller holds `append`, so reclaim may have skipped the file. If
-/// the append has written some bytes and then finds no memory, it makes room by writing the file's
-/// own blocks.
+/// Writes the bytes after the first `done`. The caller holds `append`, so reclaim may have skipped
+/// the file. If the append has written some bytes and then finds no memory, it makes room by
+/// writing the file's own blocks.
 fn append_all(
     core: &FileCore,
     bytes: &[u8],
@@ -134,8 +134,8 @@ fn append_inside(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<(), FileE
     let last = last.filter(fits).ok_or_else(would_block)?;
     let inside = core.inside_block(offset) as usize;
     if core.blocks.tail_left.load(Ordering::Acquire) {
-        // The tail is cleared now: once the file is longer, a call that clears it past the old size
-        // does nothing.
+        // The tail is cleared now. Later it could not be: `zero_tail` for the old size does nothing
+        // once the file is longer.
         let writing = Writing::begin(core.frames(), last.frame()).ok_or_else(would_block)?;
         zero_from(core, &last, writing, inside);
         core.blocks.tail_left.store(false, Ordering::Release);

@@ -107,8 +107,8 @@ pub(crate) fn move_block<'f>(
     let new = Locked::new(crate::cache::lookup::block::BlockRef::new(
         core, frame, block,
     ));
-    // No fault installs the old frame from here on. Its translations are revoked before the new
-    // frame can be written.
+    // No fault maps the old frame from here on. The translations of the old frame are revoked
+    // before the new frame can be written.
     if old_meta.hold.load().mapped() > 0 {
         core.revoke_and_wait(block..block + 1, Revoke::All);
     }
@@ -153,9 +153,9 @@ pub(crate) fn clear_tail(core: &FileCore, size: u64) -> Result<(), FileError> {
 }
 
 /// Clears the cached part of the last block past `size`, and revokes the translations of pages
-/// wholly past it. If the block is viewed, it is moved first. If there is no memory to move it,
-/// evicts the block if the store has its bytes. Otherwise waits for memory, and fails if there is
-/// none.
+/// wholly past it. If the block is viewed, moves it first. If there is no memory for the move,
+/// evicts the block if the store has its bytes. If the store lacks them, waits for memory, and
+/// returns an error if there is none.
 pub(crate) fn zero_tail(core: &FileCore, size: u64) -> Result<(), FileError> {
     let mut spare = None;
     let block = size >> core.block_shift();

@@ -1,29 +1,30 @@
 //! New blocks of a writer: when other threads can first see them, they are complete, up to date,
 //! referenced, dirty, and not locked.
 //!
-//! The mutex of the index, which also guards the dirty index, does the work of a block lock. Under
-//! it, the blocks enter the index, then the file becomes long enough for them, and then they enter
-//! the dirty index. No thread writes them back before that, and since they are flagged DIRTY all
-//! the time, no thread evicts them. Another writer of such a block finds it dirty; if that writer
-//! syncs, it waits for this mutex.
+//! The mutex of the index, which also guards the dirty index, takes the place of a block lock.
+//! Under that mutex, the blocks enter the index, then the file becomes long enough for them, and
+//! then they enter the dirty index. No thread writes the blocks back before that, and since they
+//! are flagged DIRTY all the time, no thread evicts them. Another writer of such a block finds it
+//! dirty; if that writer syncs, it waits for this mutex.
 //!
 //! **Appends.** A page at or past the end of the file is almost never cached: it is made without a
 //! lookup, and if another thread made it first, the insertion finds it. `invalidate` is not held
-//! either: other threads see only one step under the mutex of the index, where an exclusive lock of
-//! the file is noted (`DirtyIndex::is_locked_alone`). So the page comes wholly before or wholly
-//! after a cut, and in the latter case makes the file longer again, as a later write would. If one
-//! step is not enough (a node is missing, a block is there, the last page is not whole, there is
-//! now a mapping), the page is freed, and its bytes take the path of other writes.
+//! either. The append is one step under the mutex of the index, and a thread that locks the file
+//! exclusively notes this under the same mutex (`DirtyIndex::is_locked_alone`). So the append comes
+//! wholly before or wholly after a cut. After a cut, it makes the file longer again, as any later
+//! write would. If one step is not enough (a node is missing, a block is there, the last page is
+//! not whole, there is now a mapping), the page is freed, and its bytes take the path of other
+//! writes.
 //!
 //! **Runs.** A long write takes the resources for up to [`RUN`] whole pages together: charges,
-//! frames, and places in the index, in the dirty index and on the LRU list. If these cannot be had
-//! without waiting, the first of the pages is written alone, and waits, reclaims or fails alone. So
-//! a write that fails half-way has written the pages before the failing one, and no more.
+//! frames, and places in the index, in the dirty index and on the LRU list. If these cannot be
+//! obtained without waiting, the first of the pages is written alone, and waits, reclaims or fails
+//! alone. So a write that fails half-way has written the pages before the failing one, and no more.
 //!
-//! **Past the caches.** If the bytes of a write and their frames would fill a core's cache, they
-//! are copied by stores that neither read a cache line before they fill it nor evict others
-//! ([`PAST_CACHES`]). These stores are not ordered with others, so they are fenced once for each
-//! run, before the first of its frames is published.
+//! **Past the caches.** If the bytes of a write and their frames would fill a core's cache, the
+//! bytes are copied by non-temporal stores, which neither read a cache line before they fill it nor
+//! evict other lines ([`PAST_CACHES`]). These stores are not ordered with others, so they are
+//! fenced once for each run, before the first of its frames is published.
 
 use std::ops::Range;
 
@@ -44,22 +45,22 @@ use crate::sync::panics::Panics;
 use crate::sys::copy::Quarter;
 use crate::units::{FrameId, PAGE_SIZE};
 
-/// The most pages of a run.
+/// The most pages in a run.
 const RUN: u64 = 16;
 
 /// The new content of a part of a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source<'b> {
-    /// Writes these bytes.
+    /// These bytes.
     Bytes(&'b [u8]),
-    /// Writes this many zeros.
+    /// This many zeros.
     Zeros(usize),
 }
 
 /// The length from which the bytes of a write and their frames together fill a core's second-level
 /// cache of one or two MiB, so that the bytes are copied past the caches. (On a Zen 4 with 1 MiB,
-/// writing 16 or 128 MiB by calls of 512 KiB and 1 MiB takes 185 to 217 ns a page in place of 385
-/// to 493. With reading the bytes back, immediately or at the end, it takes 487 to 561 in place of
+/// writing 16 or 128 MiB by calls of 512 KiB and 1 MiB takes 185 to 217 ns a page instead of 385 to
+/// 493. With reading the bytes back, immediately or at the end, it takes 487 to 561 ns instead of
 /// 591 to 854. Shorter writes that reuse the same few frames, 2 MiB for example, are faster through
 /// the caches.)
 const PAST_CACHES: usize = match cfg!(any(shuttle, miri)) {
@@ -83,8 +84,8 @@ impl Source<'_> {
     }
 }
 
-/// Makes a block from `source` and zeros around it, where the store has `content`. Returns false if
-/// another thread made one first, or `basis` no longer holds.
+/// Makes a block of the bytes of `source`, with zeros around them. `content` is what the store has
+/// there. Returns false if another thread made one first, or `basis` no longer holds.
 pub(crate) fn write_new_block(
     core: &FileCore,
     block: u64,
@@ -113,11 +114,12 @@ pub(crate) fn write_new_block(
     write_new(core, block, fill, insert)
 }
 
-/// Makes a block. `fill` fills its frame, and `insert` puts it in its place.
+/// Makes a block. `fill` fills its frame, and `insert` inserts it in the index.
 ///
-/// The next single frame is prefetched in quarters while there is other work to do: if it were
-/// prefetched as a whole, the thread would wait for its lines. Two quarters are prefetched after a
-/// page is filled, and the other two before the next page is filled.
+/// The free frame that will probably be allocated next is prefetched in quarters, while there is
+/// other work to do. If it were prefetched as a whole, the thread would wait for its cache lines.
+/// Two quarters are prefetched after a page is filled, and the other two before the next page is
+/// filled.
 #[inline(always)]
 fn write_new(
     core: &FileCore,
@@ -178,7 +180,7 @@ pub(crate) fn append_page(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<
 #[cold]
 pub(crate) fn take_back(core: &FileCore, frame: FrameId) {
     core.pool.lru_remove(frame);
-    // A lookup with an old word may hold the block for a moment.
+    // A lookup that read an old index word may briefly hold the block.
     if core.pool.uncache(frame) == Dropped::Last {
         core.pool.free(frame);
     }
@@ -195,8 +197,8 @@ pub(crate) fn write_new_run(
     _steady: &InvalidateGuard<'_>,
 ) -> Result<usize, FileError> {
     let whole = bytes.len() as u64 >> core.block_shift();
-    // A mapping may show a hole there, whose translation would have to be revoked before the bytes
-    // change.
+    // A mapping may show holes in these pages, whose translations would have to be revoked before
+    // the bytes change.
     if whole < 2 || core.id.order > 0 || core.inside_block(offset) > 0 || !core.mappers.is_empty() {
         return Ok(0);
     }
@@ -227,7 +229,8 @@ pub(crate) fn write_new_run(
         ids.push(publish_complete(core, frame, first + ids.len() as u64));
     }
     let end = (first + ids.len() as u64) << core.block_shift();
-    // After an error, the next page is written alone, which waits, reclaims or fails alone.
+    // An error is not returned: the next page is then written alone, and waits, reclaims or fails
+    // alone.
     let (made, _) = insert_complete(core, first, &ids, end, Some(AllocMode::Wait), |_| true);
     Ok(made << core.block_shift())
 }
@@ -249,26 +252,29 @@ pub(crate) fn publish_complete(core: &FileCore, owned: PoolFrame<'_>, block: u64
 }
 
 /// Notes new blocks of a writer: the file is at least `end` bytes long, the blocks are dirty, and
-/// they are no longer holes. Called under the mutex of the index, which they have just entered.
+/// they are no longer holes. Called under the mutex of the index, just after the blocks have
+/// entered the index.
 #[inline(always)]
 pub(crate) fn note_new(core: &FileCore, dirty: &mut DirtyIndex, blocks: Range<u64>, end: u64) {
     core.grow_locked(end);
     dirty.insert_run(blocks, dirty_entry(core));
     publish(core, dirty);
-    // Release, paired with the loads in a fault: one that reads the new epoch finds the blocks in
-    // the index. The load here is Relaxed because the epoch changes only under this mutex.
+    // Release pairs with the loads of the epoch in page faults: a fault that reads the new epoch
+    // finds the blocks in the index. The load here is Relaxed because the epoch changes only under
+    // this mutex.
     let epoch = core.blocks.hole_epoch.load(Ordering::Relaxed);
     core.blocks.hole_epoch.store(epoch + 1, Ordering::Release);
 }
 
-/// Puts complete blocks at `first` and after it, and makes the file at least as long as they are,
-/// or `end` bytes if that is less. Writeback sees these changes as one step. In that step, under
-/// the mutex of the index, `may` says whether the blocks may go in. Returns how many did.
+/// Inserts complete blocks in the index, from `first` on. Makes the file reach at least to their
+/// end, or to `end` if that is smaller. To writeback, these changes are one step. In that step,
+/// under the mutex of the index, `may` decides whether the blocks may be inserted. Returns the
+/// number of blocks inserted.
 ///
-/// The rest are freed: another thread has made one of them, the file is closed, `may` refused, or
-/// no node could be allocated. For the last, the error is returned as well. Without a `mode`, no
-/// node is allocated, and a missing one is no error. With [`AllocMode::NoWait`], or without a mode,
-/// the caller's `may` must refuse if there is a mapping.
+/// The rest are freed, because another thread has made one of them, the file is closed, `may` has
+/// refused, or no node could be allocated. In the last case the error is also returned. Without a
+/// `mode`, no node is allocated, and a missing node is no error. With [`AllocMode::NoWait`], or
+/// without a mode, the caller's `may` must refuse if there is a mapping.
 pub(crate) fn insert_complete(
     core: &FileCore,
     first: u64,
@@ -315,11 +321,10 @@ pub(crate) fn insert_complete(
     if done > 0 {
         let blocks = first..first + done as u64;
         match mode {
-            // The caller has seen no mapping under the mutex of the index, and the faults of a
-            // later one see the blocks.
+            // `may` has seen no mapping under the mutex of the index, and the faults of a later
+            // mapping see the blocks.
             None | Some(AllocMode::NoWait) => core.cut_known_hole(&blocks),
-            // This is for a mapping that was made meanwhile; if the hole is not mapped, it costs
-            // nothing.
+            // A mapping made meanwhile may show the hole. If none does, this call costs nothing.
             _ => core.end_hole_moved(blocks.clone()),
         }
         core.ready.filled(blocks);

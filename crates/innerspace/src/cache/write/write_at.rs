@@ -67,7 +67,8 @@ pub(crate) fn end_operation(core: &FileCore) {
     core.ready.wake_due();
 }
 
-/// Writes the bytes after the first `done`, and adds the number written to `done` as it goes.
+/// Writes the bytes after the first `done`, and adds the number of bytes written to `done` as it
+/// goes.
 pub(crate) fn write_all(
     core: &FileCore,
     bytes: &[u8],
@@ -104,8 +105,8 @@ pub(crate) fn write_all(
     Ok(())
 }
 
-/// Writes all of `bytes` into one cached block, without waiting. Otherwise writes nothing and
-/// returns "would block". The file does not get longer.
+/// Writes all of `bytes` into one cached block, without waiting. If that is not possible, writes
+/// nothing and returns "would block". The file does not get longer.
 pub(crate) fn try_write_at(core: &FileCore, bytes: &[u8], offset: u64) -> Result<(), FileError> {
     core.check_writable()?;
     check_range(core, offset, bytes.len() as u64)?;
@@ -118,7 +119,7 @@ pub(crate) fn try_write_at(core: &FileCore, bytes: &[u8], offset: u64) -> Result
         .locks
         .try_shared()
         .ok_or_else(|| core.would_block(offset))?;
-    // Only one block: a write over several could fail half-way.
+    // Only one block is allowed: a write over several blocks could fail half-way.
     if blocks.end - blocks.start > 1 || end > core.size() {
         return Err(core.would_block(offset));
     }
@@ -141,8 +142,7 @@ pub(crate) fn write_part(
     let get = Get::ACCESSED | Get::WRITE | Get::STABLE | Get::waiting(wait);
     let mut spare = None;
     loop {
-        // The epoch is read before the lookup: if a block is made from here on, the epoch
-        // moves.
+        // The epoch is read before the lookup: if a block is made from here on, the epoch advances.
         let epoch = core.blocks.hole_epoch.load(Ordering::SeqCst);
         if let Some(locked) = core.find_lock(block, get)? {
             if store_locked(core, locked, inside.clone(), source, &mut spare) {
