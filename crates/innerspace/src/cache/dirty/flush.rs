@@ -25,14 +25,14 @@ pub(crate) fn write_onwards(core: &FileCore, reason: WriteReason, max_blocks: u6
     total
 }
 
-/// Writes the share of a writer: up to one run of blocks that may be written. Returns the number of
-/// blocks written.
+/// Writes at most one run of blocks that may be written. This is the share of a writer over a dirty
+/// limit. Returns the number of blocks written.
 pub(crate) fn write_some(core: &FileCore) -> u64 {
     let reason = WriteReason::Pressure;
     write_onwards(core, reason, max_run(core, reason)).written
 }
 
-/// Writes blocks at the request of the background, in this thread.
+/// Writes blocks at the request of the flusher, in this thread.
 pub(crate) fn flush_here(core: &FileCore, request: &FlushRequest) -> RunEnd {
     let reason = WriteReason::Flusher {
         through: request.dirtied_by,
@@ -42,9 +42,10 @@ pub(crate) fn flush_here(core: &FileCore, request: &FlushRequest) -> RunEnd {
     write_onwards(core, reason, most)
 }
 
-/// Starts a job in the file's lane that does [`flush_here`], unless one is running. The job repeats
-/// it while blocks get written, and either blocks are chosen by their age or some group has too
-/// many dirty pages. Then it makes the sync that eviction has requested, if any.
+/// Starts a job in the file's lane that does [`flush_here`], unless such a job is running. The job
+/// repeats the flush as long as blocks are written, and either blocks are chosen by their age or
+/// some group has too many dirty pages. Then the job makes the sync that eviction has requested, if
+/// any.
 pub(crate) fn flush_in_its_lane(core: &FileCore, request: FlushRequest) {
     let Some(shared) = core.me.upgrade() else {
         return;

@@ -37,9 +37,9 @@ pub(crate) enum WriteReason {
 }
 
 /// The dirty blocks of one file by number, and those whose write is under way. One mutex guards
-/// them. It is inside the block lock, and held for a few map operations: at most one for each run
-/// of blocks with the same entry, or for each block of one write, never one for each block of the
-/// file.
+/// them. It is taken inside block locks, and held for a few map operations: at most one for each
+/// run of blocks with the same entry, or for each block of one write, never one for each block of
+/// the file.
 ///
 /// At rest a block is in `dirty` exactly when its frame carries DIRTY, and in `writing` exactly
 /// when it carries WRITEBACK.
@@ -57,18 +57,18 @@ pub(crate) struct DirtyIndex {
     accepted: Runs<u64>,
     /// The number of the latest acceptance. A sync that begins now covers all up to this one.
     pub(crate) acceptances: u64,
-    /// The blocks that a failed sync may have dropped, and that have to become dirty again.
+    /// The blocks whose bytes a failed sync may have dropped, and that have to become dirty again.
     doubted: Runs<()>,
     /// The earliest tick in which a block that is still dirty may have become dirty.
     oldest: u64,
-    /// Set while a thread has locked the file exclusively, so that only that thread can add pages:
-    /// the first block of its cut, or `u64::MAX` while it cuts nothing off. No write of that block,
-    /// or of a block after it, begins.
+    /// Set while a thread has locked the file exclusively, so that only that thread can add pages.
+    /// The value is the first block of that thread's cut, or `u64::MAX` while it makes no cut. No
+    /// write of that block, or of a block after it, begins.
     cut: Option<u64>,
     /// The counts of this file that are included in those of its groups. See
     /// [`publish`](crate::cache::dirty::marks::publish).
     pub(crate) published: Counts,
-    /// The number of cuts that are over.
+    /// The number of cuts that have ended.
     pub(crate) cuts: u64,
     /// Set when the file is being closed: from then on only the closing thread may begin a write.
     pub(crate) closing: bool,
@@ -78,17 +78,18 @@ pub(crate) struct DirtyIndex {
     pub(crate) flushable: bool,
 }
 
-/// Numbers of blocks of one file.
+/// Counts of blocks of one file.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) dirty: u64,
     /// The blocks that must stay in memory although they need not be dirty: their write is under
-    /// way, or no sync has covered it. Blocks that are also dirty are counted.
+    /// way, or no sync has covered it. Blocks that are also dirty are counted here too.
     pub(crate) behind: u64,
 }
 
 impl DirtyIndex {
-    /// Notes a write to a block. The age of the block's first write and its highest barrier stay.
+    /// Notes a write to a block. If the block is already dirty, its entry keeps the tick of the
+    /// first write, and the highest barrier number.
     pub(crate) fn insert(&mut self, block: u64, entry: Dirty) {
         self.note_age(entry);
         self.dirty.note(block, entry);
@@ -169,8 +170,8 @@ impl DirtyIndex {
         self.dirty.contains(block)
     }
 
-    /// Whether some block may have been dirty since this tick or earlier, or has to become dirty
-    /// again.
+    /// Whether some dirty block may have become dirty in this tick or an earlier one, or some block
+    /// has to become dirty again.
     pub(crate) fn has_since(&self, tick: u64) -> bool {
         !self.doubted.is_empty() || !self.dirty.is_empty() && self.oldest <= tick
     }
@@ -309,7 +310,7 @@ impl DirtyIndex {
         first.filter(|entry| rules.allow(entry))?;
         let (end, entry) = self.dirty.take_run(blocks.clone())?;
         self.writes += 1;
-        // I5: two concurrent writes of one block would be noted twice.
+        // I5: `note_run` asserts that no block has two writes under way.
         self.writing.note_run(blocks.start..end, self.writes);
         Some((end, entry))
     }
@@ -365,7 +366,7 @@ impl DirtyIndex {
     }
 }
 
-/// The write order of a file, as it applies to one writer.
+/// The write order of a file, as it applies to one writeback.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WriteRules {
     pub(crate) order: WriteOrder,

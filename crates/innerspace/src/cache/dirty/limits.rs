@@ -4,9 +4,9 @@
 //! **Memory owed to other groups.** A group gets the memory of its `min` when it needs it. Clean
 //! pages of other groups are evicted for it, but pages that are unwritten, or written and not
 //! synced, cannot be. So each group limits such pages: they must fit into its limit less the `min`
-//! of all groups right below it. Pages of a group right below do not count if they fit into its own
-//! `min`, since they take memory from that group alone. So, whatever the stores of its neighbours
-//! do, a group inside its `min` finds free pages, clean pages, or its own.
+//! of all groups directly below it. Pages of a group directly below do not count if they fit into
+//! that group's own `min`, since they take memory from that group alone. So, whatever the stores of
+//! its neighbours do, a group inside its `min` finds free pages, clean pages, or its own.
 //!
 //! A writer at that limit writes and syncs the files of its own group and of those below it. It
 //! calls no store of other groups: it waits a while for the threads of the memory, which call them,
@@ -18,8 +18,8 @@ use crate::units::PageCount;
 
 /// Dirty pages above `1 / BACKGROUND_PART` of a group's limit are written in the background.
 const BACKGROUND_PART: u64 = 5;
-/// Above `1 / HARD_PART` of it, writers write pages themselves, and are refused if nothing can be
-/// written.
+/// Above `1 / HARD_PART` of a group's limit, writers write pages themselves, and are refused if
+/// nothing can be written.
 const HARD_PART: u64 = 2;
 
 /// How many dirty pages a group has.
@@ -48,8 +48,8 @@ pub(super) fn dirty_level(core: &FileCore) -> DirtyLevel {
     nearest
 }
 
-/// Returns the level at a group of the file. `below` is the group of the file right below it, if
-/// any.
+/// Returns the level at a group of the file. `below` is the group directly below it that also pays
+/// for the file, if any.
 #[inline]
 fn dirty_level_at(core: &FileCore, group: GroupId, below: Option<GroupId>) -> DirtyLevel {
     let groups = &core.pool.groups;

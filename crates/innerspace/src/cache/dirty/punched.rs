@@ -1,11 +1,12 @@
-//! The record of punches that a failed sync may undo (P18), and that then have to be made again.
+//! The record of punches that a failed sync may undo (P18), and that must then be repeated.
 //!
 //! A store may punch by writing zeros, and a sync that fails may drop those zeros. The cache keeps
 //! nothing for a punched block, so it notes the range here. A noted block that is not cached is a
 //! hole, whatever the store says.
 //!
-//! - *Emptied*: the store has carried out a punch. The number of the next sync is noted with it. If
-//!   that sync or a later one succeeds, the state ends. If a sync fails, the block is lost.
+//! - *Emptied*: the store has carried out a punch. The number of the next sync is noted with the
+//!   block. If that sync or a later one succeeds, the state ends. If a sync fails, the block
+//!   becomes lost.
 //! - *Lost*: a sync failed, perhaps concurrently with the punch, or a write into an emptied block
 //!   may have failed half-way. Punching again makes the block emptied.
 //!
@@ -41,23 +42,23 @@ pub(crate) struct Punched {
 }
 
 impl Punched {
-    /// Whether the block is a hole as long as it is not cached.
+    /// Whether the block is in the record, and so is a hole as long as it is not cached.
     pub(crate) fn contains(&self, block: u64) -> bool {
         self.emptied.contains(block) || self.lost.contains(block)
     }
 
-    /// Returns the end of the noted range that contains the block.
+    /// Returns the end of the recorded range that contains the block.
     pub(crate) fn end_of(&self, block: u64) -> Option<u64> {
         let emptied = self.emptied.run_end(block);
         emptied.or_else(|| self.lost.run_end(block))
     }
 
-    /// Whether one of the blocks is noted.
+    /// Whether any of the blocks is in the record.
     pub(crate) fn meets(&self, blocks: Range<u64>) -> bool {
         self.emptied.first_in(blocks.clone()).is_some() || self.is_lost_in(blocks)
     }
 
-    /// Whether one of the blocks has to be punched again.
+    /// Whether any of the blocks has to be punched again.
     pub(crate) fn is_lost_in(&self, blocks: Range<u64>) -> bool {
         self.lost.first_in(blocks).is_some()
     }
@@ -81,7 +82,7 @@ impl Punched {
         self.forget(blocks.clone());
         match self.failed == failed {
             true => self.emptied.note_run(blocks, self.begun),
-            // A sync failed meanwhile, and may have come after the punch or before it.
+            // A sync has failed meanwhile, perhaps after the punch.
             false => self.lost.note_run(blocks, ()),
         }
     }
@@ -92,8 +93,8 @@ impl Punched {
         self.lost.remove_all(blocks);
     }
 
-    /// Notes that the store has accepted a write to blocks. Returns false if some of them have to
-    /// be punched again all the same.
+    /// Notes that the store has accepted a write to blocks. Returns false if some of them must
+    /// still be punched again, because the record is too full for a range to be split.
     #[must_use]
     pub(crate) fn written(&mut self, blocks: Range<u64>) -> bool {
         self.emptied.remove_all(blocks.clone());

@@ -1,5 +1,5 @@
-//! Sets of blocks, kept as runs of adjacent blocks with the same note. A file that is written from
-//! front to back has one run, which each further block extends.
+//! Sets of blocks with a note for each, kept as runs of adjacent blocks with the same note. For a
+//! file that is written from front to back, there is one run, which each further block extends.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,9 +7,9 @@ use std::ops::Range;
 /// One dirty block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Dirty {
-    /// The tick in which it became dirty.
+    /// The tick in which the block became dirty.
     pub(crate) since: u64,
-    /// The highest barrier number that was current at one of its writes; 0 for none.
+    /// The highest barrier number that any write to the block carried; 0 for none.
     pub(crate) barrier: u64,
 }
 
@@ -135,7 +135,7 @@ impl<T: Copy + PartialEq> Runs<T> {
         }
     }
 
-    /// Returns the part of a range that the first run in it covers.
+    /// Returns the part of a range that is covered by the first run in the range.
     pub(crate) fn first_in(&self, range: Range<u64>) -> Option<Range<u64>> {
         self.runs_in(range).next().map(|(blocks, _)| blocks)
     }
@@ -157,7 +157,7 @@ impl<T: Copy + PartialEq> Runs<T> {
         });
     }
 
-    /// Returns the run that contains a block, with the first block of the run.
+    /// Returns the run that contains a block, and the run's first block.
     fn run_of(&self, block: u64) -> Option<(u64, Run<T>)> {
         let (start, run) = self.runs.range(..=block).next_back()?;
         (block < run.end).then_some((*start, *run))
@@ -170,8 +170,8 @@ impl<T: Copy + PartialEq> Runs<T> {
 }
 
 impl Runs<Dirty> {
-    /// Adds a block. A block that is already there keeps its age, and the higher of the two
-    /// barriers.
+    /// Adds a block. A block that is already there keeps the tick in which it became dirty, and
+    /// gets the higher of the two barrier numbers.
     pub(crate) fn note(&mut self, block: u64, entry: Dirty) {
         let barrier = entry.barrier;
         match self.get(block) {

@@ -12,10 +12,11 @@ pub(crate) struct WriteState {
     /// The failed writes, for handles to which they were not yet reported.
     pub(crate) errors: ErrorSequence,
     pub(crate) barrier: Barrier,
-    /// The backoff for every write that no sync asks for.
+    /// The backoff for every write that is not for a sync.
     pub(crate) backoff: WriteBackoff,
-    /// The backoff for the calls of reclaim, in addition. Here a write also counts as failed if the
-    /// files below the store lack memory: they probably still do when reclaim calls again.
+    /// An additional backoff for writes that reclaim requests. For this one, a write also counts as
+    /// failed if the files below the store lack memory: they probably still lack it when reclaim
+    /// calls again.
     pub(crate) clean_backoff: WriteBackoff,
     pub(crate) syncs: Syncs,
     /// Notified when a write of a block ends. Used with the mutex of the index.
@@ -36,7 +37,8 @@ impl WriteState {
         self.next_block.store(block, Ordering::Relaxed);
     }
 
-    /// Begins a flush, which a job continues. Returns false if one is under way.
+    /// Marks a flush as begun, for a job to carry out. Returns false if a flush is already under
+    /// way.
     pub(crate) fn begin_flush(&self) -> bool {
         !self.is_flushing.swap(true, Ordering::Acquire)
     }

@@ -4,7 +4,7 @@
 //! skips it, or syncs first. A sync that succeeds releases the blocks accepted before it began. A
 //! sync that fails leaves all accepted blocks in doubt. They become dirty and are written again.
 //! The failure is reported to every handle, even if a later sync that had waited for the failed one
-//! succeeds. A punch leaves no block to keep. It is noted, and made again
+//! succeeds. A punch leaves no block to keep. It is noted, and repeated
 //! ([`punched`](crate::cache::dirty::punched)). The argument is in `docs/protocols/durability.md`.
 //!
 //! `sync_turns` makes sure that syncs of a file run one at a time.
@@ -57,8 +57,8 @@ fn sync_store_as(core: &FileCore, what: SyncWhat, mode: Wait) -> Result<(), File
         Err(closed @ FileError::Closed { .. }) => return Err(closed),
         Err(error) => {
             if core.id.accepted == Accepted::UntilSync {
-                // Blocks accepted since the sync began are put in doubt as well: the store may
-                // have dropped any of them.
+                // Blocks accepted since the sync began are also put in doubt: the store may have
+                // dropped any of them.
                 let mut dirty = core.dirty();
                 dirty.doubt_accepted();
                 publish(core, &mut dirty);
@@ -114,7 +114,7 @@ pub(crate) fn retain_synced(core: &FileCore, locked: &mut Vec<Locked<'_>>) {
     }
 }
 
-/// Makes the sync that another thread requested because it could not make it itself. Called by the
+/// Makes the sync that was requested by a thread that could not make it itself. Called by the
 /// service. Waits at most [`OTHERS_WAIT`] for a sync of another thread.
 pub(crate) fn sync_if_wanted(core: &FileCore) -> Result<(), FileError> {
     let wanted = &core.writes.syncs.wanted;
@@ -129,9 +129,9 @@ pub(crate) fn sync_if_wanted(core: &FileCore) -> Result<(), FileError> {
     sync_store_as(core, SyncWhat::Data, Wait::No)
 }
 
-/// Syncs before frames are evicted, if some of their blocks are accepted and not synced. If there
-/// are such blocks and `may_call` is false, requests a sync in the background instead, and returns
-/// false.
+/// Syncs the store before frames are evicted, if some of their blocks are accepted and not synced.
+/// If there are such blocks and `may_call` is false, requests a sync in the background instead, and
+/// returns false.
 pub(crate) fn sync_before_eviction(core: &FileCore, frames: &[FrameId], may_call: bool) -> bool {
     if core.id.accepted == Accepted::Kept {
         return true;
@@ -153,8 +153,8 @@ pub(crate) fn sync_before_eviction(core: &FileCore, frames: &[FrameId], may_call
     !is_unsynced || may_call
 }
 
-/// Makes written blocks evictable by a sync. Waits at most [`OTHERS_WAIT`] for a sync of another
-/// thread.
+/// Syncs the store, so that written blocks can be evicted. Waits at most [`OTHERS_WAIT`] for a sync
+/// of another thread.
 pub(crate) fn sync_for_room(core: &FileCore) {
     if core.id.accepted == Accepted::UntilSync {
         // The store of a closed file is gone: there is nothing to sync, and nothing to evict.

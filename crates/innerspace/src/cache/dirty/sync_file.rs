@@ -17,8 +17,8 @@ use crate::store::{FileAccess, SyncWhat};
 use crate::sync::failpoint;
 
 /// Writes the blocks in `blocks` that are dirty now, waits for other threads' writes of such
-/// blocks, and repeats those that failed. Then, with `what`, makes the store durable. Failures are
-/// recorded in the error sequence. Returns an error if a block may not be written.
+/// blocks, and repeats writes that failed. Then, if `what` is given, makes the store durable.
+/// Failures are recorded in the error sequence. Returns an error if a block may not be written.
 pub(crate) fn sync_blocks(
     core: &FileCore,
     blocks: Range<u64>,
@@ -30,11 +30,12 @@ pub(crate) fn sync_blocks(
     core.check_not_reentrant()?;
     // A change by another process does not stop the sync: it is reported to each handle.
     let _unanswered = core.ask_version();
-    // The order matters: punching again may put blocks in doubt that were written into the
+    // The order matters: repeating a punch may put blocks in doubt that were written into its
     // range.
     punch_again(core);
     take_doubted_back(core, Wait::Yes);
-    // Blocks released from here on may be written too late for this sync.
+    // The released barrier is read once: blocks released from here on may be written too late for
+    // this sync.
     let rules = rules(core, WriteReason::Sync);
     let (cuts, mut unwritten) = {
         let dirty = core.dirty();
@@ -49,15 +50,15 @@ pub(crate) fn sync_blocks(
         let _steady = core.locks.shared();
         unwritten += write_dirty_now(core, &blocks).failed;
     }
-    // Read before the wait for other threads' writes: a block that is not dirty here has been
-    // written when these have ended.
+    // `held` is computed before the wait for other threads' writes. So a block that is not dirty at
+    // this point has been written when these writes have ended.
     let mut held = held_in(core, blocks.clone(), &rules);
     failpoint!(OwnWritten);
     wait_written(core, blocks.clone());
     failpoint!(OthersWritten);
     if core.dirty().unwritten != unwritten {
-        // Writes of other threads that failed are repeated: those threads may have given up where a
-        // sync does not.
+        // Other threads' failed writes are repeated: those threads may have given up where a sync
+        // does not.
         write_dirty_now(core, &blocks);
         held = held_in(core, blocks.clone(), &rules);
         failpoint!(OwnWritten);

@@ -15,10 +15,9 @@ use crate::sync::{Condvar, Mutex, OnDrop, WaitEnd};
 pub(crate) struct Syncs {
     state: Mutex<State>,
     ended: Condvar,
-    /// The number of calls that may have changed the store. A call is counted when it has ended.
+    /// The number of ended calls that may have changed the store.
     changes: AtomicU64,
-    /// Whether a sync was requested by a thread that may not call the store, and that could evict
-    /// more after it.
+    /// Set by a thread that may not call the store, but could evict more blocks after a sync.
     pub(crate) wanted: AtomicBool,
 }
 
@@ -46,7 +45,7 @@ struct Good {
 pub(crate) struct Running<'s> {
     syncs: &'s Syncs,
     number: u64,
-    /// The kind of the sync if it has succeeded, and how many changes of the store came before it.
+    /// If the sync has succeeded: its kind, and the number of changes of the store before it.
     pub(crate) good: Option<(SyncWhat, u64)>,
 }
 
@@ -64,8 +63,9 @@ impl Drop for Running<'_> {
 }
 
 impl Syncs {
-    /// Begins a sync when none is running. Returns `None` if a sync that began after the call, and
-    /// covers `what`, has succeeded meanwhile, or if the running one takes longer than `patience`.
+    /// Begins a sync when none is running. Returns `None` if a sync that covers `what` and began
+    /// after this call has succeeded meanwhile, or if the running sync takes longer than
+    /// `patience`.
     pub(crate) fn begin(&self, what: SyncWhat, patience: Option<Duration>) -> Option<Running<'_>> {
         let mut state = self.state.lock();
         let arrived = state.begun;
@@ -103,7 +103,7 @@ impl Syncs {
         })
     }
 
-    /// Returns the number of changes so far. One is added for those of a previous user of the
+    /// Returns the number of changes so far. One is added for changes by a previous user of the
     /// store, which may not have been synced.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire) + 1

@@ -7,8 +7,8 @@
 
 use crate::sync::Mutex;
 
-/// The number of failures that count. After so many or more, `2^MOST_FAILURES - 1` attempts are
-/// skipped.
+/// The number of consecutive failures after which the backoff stops growing: `2^MOST_FAILURES - 1`
+/// attempts are then skipped.
 const MOST_FAILURES: u32 = 10;
 
 /// A backoff for writes of one file. An innermost lock, held briefly.
@@ -19,14 +19,14 @@ pub(crate) struct WriteBackoff(Mutex<State>);
 struct State {
     /// The number of consecutive attempts that wrote nothing and failed.
     failures: u32,
-    /// The number of attempts still to be skipped.
+    /// The number of attempts that are still to be skipped.
     left_out: u32,
     /// The tick of the last failure.
     at: u64,
 }
 
 impl WriteBackoff {
-    /// Whether a write may be attempted at tick `now`, other than for a sync.
+    /// Whether a write that is not for a sync may be attempted at tick `now`.
     pub(crate) fn may_try(&self, now: u64) -> bool {
         let mut state = self.0.lock();
         if state.left_out == 0 || now != state.at {

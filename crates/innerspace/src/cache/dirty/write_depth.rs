@@ -3,7 +3,7 @@
 //! If there is more than one run, jobs in the file's lane write together with the caller. There are
 //! as many writers as the store serves calls at a time, as long as the memory that their runs hold
 //! is a small part of the nearest limit. Each thread claims the next run, which no other thread
-//! gets, and writes it as if it were alone. The caller claims runs as well, so that all are written
+//! gets, and writes it as if it were alone. The caller also claims runs, so that all are written
 //! even if no thread is free. At the end, the caller waits for runs that jobs have claimed, but not
 //! for jobs that have not begun. A file whose writes are ordered has one run in flight.
 
@@ -59,8 +59,8 @@ impl Spread {
         Some(blocks)
     }
 
-    /// Claims and writes runs until there are none left. Unless the write is for a sync, a run of
-    /// which nothing could be written is the last one that any thread claims.
+    /// Claims and writes runs until there are none left. Unless the write is for a sync, no thread
+    /// claims another run after one of which nothing could be written.
     fn write(&self, core: &FileCore, reason: WriteReason, mode: Wait) {
         while let Some(blocks) = self.claim(core, reason) {
             let claimed = blocks.end - blocks.start;
@@ -68,7 +68,7 @@ impl Spread {
             panics.catch(|| end = write_blocks(core, blocks, reason, mode));
             let mut state = self.state.lock();
             state.claimed -= 1;
-            // Another thread may have written some of the blocks since they were claimed.
+            // Blocks that another thread has written since they were claimed do not count.
             state.allowed += claimed.saturating_sub(end.written + end.failed);
             state.total.written += end.written;
             state.total.failed += end.failed;
@@ -84,8 +84,8 @@ impl Spread {
 }
 
 /// Writes every block in `blocks` that is dirty now and may be written, but at most `max_blocks`.
-/// Unless the write is for a sync, a file is skipped for a while after a failure. The caller holds
-/// no lock of a block, or passes [`Wait::No`].
+/// Unless the write is for a sync, a file is skipped for a while after a failure. A caller that
+/// holds locks of blocks passes [`Wait::No`].
 pub(crate) fn write_range(
     core: &FileCore,
     blocks: Range<u64>,
@@ -130,8 +130,8 @@ pub(crate) fn write_range(
         ..state.total
     };
     drop(state);
-    // It is no failure of the store if the files below it lack memory: the blocks are written
-    // later.
+    // If the files below the store lack memory, this is no failure of the store: the blocks are
+    // written later.
     let (failed, now) = (total.failed - total.refused, core.pool.background.now());
     core.writes.backoff.note(total.written, failed, now);
     total

@@ -5,7 +5,7 @@
 //! WRITEBACK; unlock; write; and end each block either clean, or with DIRTY and ERROR set again.
 //! The pin is a view: it keeps every writer from changing the bytes while the store reads them, so
 //! checksums hold. A writer of such a block first waits until WRITEBACK ends (STABLE), and the pin
-//! is dropped before that.
+//! is dropped before WRITEBACK ends.
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -37,8 +37,8 @@ const MAX_RUN: u64 = MIB;
 /// anyway, and a device is faster with large requests.
 const MAX_SYNC_RUN: u64 = 4 * MIB;
 
-/// A run longer than [`MAX_RUN`] takes at most this part of every limit, since a block that is
-/// being written can be neither changed nor evicted.
+/// A run longer than [`MAX_RUN`] takes at most `1 / SYNC_RUN_PART` of every limit, since a block
+/// that is being written can be neither changed nor evicted.
 const SYNC_RUN_PART: u64 = 16;
 
 /// The number of failed calls to the store after which the rest of a run is given up, unless the
@@ -70,7 +70,7 @@ struct Trying {
     patience: u32,
     /// The error of a store that found no memory for the files below it.
     short: Option<FileError>,
-    /// The panic of the store, which ends the run.
+    /// The panic of the store, if there was one. It ends the run.
     panics: Panics,
 }
 
@@ -94,9 +94,9 @@ pub(super) fn max_run(core: &FileCore, reason: WriteReason) -> u64 {
     (bytes >> core.block_shift()).max(1)
 }
 
-/// Writes the blocks in `blocks` that are dirty now and may be written. They are one run if they
-/// are adjacent and their locks are free. Unless the write is for a sync, stops at the first run of
-/// which nothing could be written.
+/// Writes the blocks in `blocks` that are dirty now and may be written. Adjacent blocks whose locks
+/// are free are written as one run. Unless the write is for a sync, stops at the first run of which
+/// nothing could be written.
 pub(super) fn write_blocks(
     core: &FileCore,
     blocks: Range<u64>,
@@ -138,9 +138,9 @@ pub(super) fn write_blocks(
     }
 }
 
-/// Writes one run of adjacent blocks, as far as their locks are free. Returns an error if the store
-/// found no memory for the files below it. That error is not recorded, since the caller may make
-/// room.
+/// Writes one run of adjacent blocks. The run ends early if the lock of a further block is not
+/// free. Returns an error if the store found no memory for the files below it. That error is not
+/// recorded, since the caller may make room.
 fn write_run(
     core: &FileCore,
     run: Range<u64>,
@@ -271,9 +271,9 @@ fn begin_writes<'f>(
 
 /// Writes adjacent blocks with one call, or with several if the store writes less than requested.
 /// If a call fails, writes the two halves separately. So a bad block does not make its neighbours
-/// fail, and some blocks are written if there is no memory for all. Each failure uses up some of
-/// the patience, except for lack of memory below the store. When the patience is used up, or there
-/// was no memory for a single block, the rest is not tried.
+/// fail, and some blocks are written if there is no memory for all. Each failure uses up one unit
+/// of the patience, unless the files below the store lacked memory. When the patience is used up,
+/// or there was no memory even for a single block, the rest is not tried.
 fn write_split(core: &FileCore, run: &mut [InFlight<'_>], trying: &mut Trying) {
     if trying.patience == 0 || trying.short.is_some() {
         return;
@@ -288,8 +288,8 @@ fn write_split(core: &FileCore, run: &mut [InFlight<'_>], trying: &mut Trying) {
     };
     count(&core.counters.store_writes, 1);
     let result = core.caught(&mut trying.panics, StoreAction::Write, (offset, len), write);
-    // The answer to a query for holes that ran during the write may cover the block. So it is
-    // corrected before WRITEBACK ends and the block can be evicted.
+    // A query for holes that ran during the write may have recorded a hole over these blocks. The
+    // record is corrected before WRITEBACK ends and the blocks can be evicted.
     core.blocks.extents.lock().cut_hole(&(offset..offset + len));
     let Err(error) = result else {
         core.blocks.stored.fetch_max(offset + len, Ordering::AcqRel);
@@ -319,8 +319,8 @@ fn write_split(core: &FileCore, run: &mut [InFlight<'_>], trying: &mut Trying) {
 /// Ends the writes of blocks: each block becomes clean, or dirty again. The blocks are in ascending
 /// order.
 fn end_writes(core: &FileCore, blocks: Vec<InFlight<'_>>) {
-    // The pins are dropped before WRITEBACK ends: a writer that waited for it must find the bytes
-    // unpinned.
+    // The pins are dropped before WRITEBACK ends: a writer that waited for its end must find the
+    // bytes unpinned.
     let blocks: Vec<_> = blocks
         .into_iter()
         .map(|one| (one.held, one.entry, one.failed))
@@ -332,7 +332,8 @@ fn end_writes(core: &FileCore, blocks: Vec<InFlight<'_>>) {
         let numbers = run[0].0.block..run[run.len() - 1].0.block + 1;
         dirty.end_write(numbers.clone());
         if !run[0].2 {
-            // Only a failed write sets ERROR, and a block has only one write under way at a time.
+            // Only a failed write sets ERROR, and a block has only one write under way at a time,
+            // so no other thread changes ERROR now.
             for (one, ..) in run {
                 let flags = &one.meta().flags;
                 if flags.load().contains(FlagSet::ERROR) {
@@ -353,8 +354,8 @@ fn end_writes(core: &FileCore, blocks: Vec<InFlight<'_>>) {
             dirty.insert_unwritten(one.block, *entry);
         }
     }
-    // Until now, a writer may have regarded the block as a hole. The block is not one any more, and
-    // may soon be evicted, so the epoch moves.
+    // Until now, a writer may have regarded a block as a hole. It is no longer a hole, and may soon
+    // be evicted, so the epoch advances.
     core.blocks.hole_epoch.fetch_add(1, Ordering::SeqCst);
     publish(core, &mut dirty);
     drop(dirty);
