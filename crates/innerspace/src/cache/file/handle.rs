@@ -311,9 +311,9 @@ impl PagedFile {
     /// view over several blocks may contain part of a concurrent write.
     ///
     /// Some views over several blocks are copies, charged by the page: those of at most a page, and
-    /// those whose blocks other threads change meanwhile. Where the host limits addresses (`ulimit
-    /// -v`, strict overcommit), every view whose blocks are not consecutive is also a copy, and may
-    /// have at most 2 MiB.
+    /// those whose blocks other threads change meanwhile. Where the host limits addresses
+    /// (`ulimit -v`, strict overcommit), every view whose blocks are not consecutive is also a
+    /// copy, and may have at most 2 MiB.
     ///
     /// If a range is not cached, exactly the blocks that it touches are read.
     ///

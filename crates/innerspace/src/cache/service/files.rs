@@ -15,7 +15,7 @@ use crate::sync::{Arc, Weak, failpoint};
 pub(super) struct Entry<F> {
     identity: Option<Identity>,
     core: Weak<F>,
-    /// The mark that its store is in use: see `FileStore::in_use`.
+    /// The mark that the file's store is in use: see `FileStore::in_use`.
     in_use: Weak<()>,
 }
 
@@ -66,7 +66,7 @@ impl<F> Files<F> {
         self.last
     }
 
-    /// Adds a file under its number. `in_use` is the mark that its store is in use.
+    /// Adds a file under its number. `in_use` is the mark that the file's store is in use.
     pub(super) fn add(
         &mut self,
         number: u64,
@@ -83,8 +83,8 @@ impl<F> Files<F> {
             self.by_identity.insert((identity, number));
         }
         self.entries.insert(number, entry);
-        // At most two are removed for each file added. So there are never many, and no call has to
-        // look at all of them.
+        // At most two lingering files are removed for each file added. So there are never many of
+        // them, and no call has to look at all of them.
         for _ in 0..2 {
             let Some(number) = self.lingering.pop_front() else {
                 return;
@@ -118,8 +118,8 @@ impl<F> Files<F> {
         self.entries.values().filter_map(Entry::core).collect()
     }
 
-    /// Lists a file, one of whose blocks becomes dirty, or unlists it. The caller has locked its
-    /// dirty index.
+    /// Adds a file to the list of files with unwritten blocks, for each of `groups`, or removes it
+    /// from there. The caller has locked the file's dirty index.
     pub(super) fn set_unwritten(&mut self, number: u64, groups: &[GroupId], listed: bool) {
         for group in groups {
             let key = (*group, number);
@@ -130,8 +130,8 @@ impl<F> Files<F> {
         }
     }
 
-    /// Returns the files charged to `group` or to a group below it that have unwritten blocks, and
-    /// some that no longer have any.
+    /// Returns the files charged to `group` or to a group below it that have unwritten blocks. The
+    /// result may include files that no longer have any.
     pub(super) fn unwritten(&self, group: GroupId) -> Vec<Arc<F>> {
         let numbers = self.unwritten.range((group, 0)..=(group, u64::MAX));
         let entries = numbers.filter_map(|(_, number)| self.entries.get(number));

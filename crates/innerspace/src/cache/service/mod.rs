@@ -52,7 +52,7 @@ pub(crate) struct Cache {
     /// The hook that is called for each failure, and the failures for which it was not called yet.
     hook: Mutex<Option<ErrorHook>>,
     unheard: ErrorLog,
-    /// Whether a service thread does the work.
+    /// Whether a service thread does the background work.
     served: AtomicBool,
     /// Set when there is no longer a service: neither a service thread, nor a memory that could be
     /// ticked.
@@ -62,15 +62,15 @@ pub(crate) struct Cache {
     closed: Condvar,
     /// Dirty pages.
     pub(super) dirty: GroupPages,
-    /// Clean pages that cannot be evicted because their write is under way, or no sync has covered
-    /// it.
+    /// Pages that cannot be evicted, dirty or not, because their write is under way, or no sync has
+    /// covered it.
     pub(super) behind: GroupPages,
     /// Pages in requests to stores.
     pub(super) in_flight: GroupPages,
     /// Notified when a request has landed, for callers that find no memory.
     landed: Condvar,
     landing: Mutex<()>,
-    /// The threads that make calls which may wait.
+    /// The threads that make the calls that may wait.
     pub(super) workers: Workers,
     flights: Arc<Flights>,
     /// Whether jobs are left to the service: no thread could be started for them, or they had to
@@ -82,8 +82,8 @@ pub(crate) struct Cache {
     deferred: Deferred,
     /// The number of store calls that wrote for files that were being closed.
     written_at_end: AtomicU64,
-    /// Held shared by threads that keep a space alive for a moment without a handle: such a thread
-    /// may turn out to be the last user of the space.
+    /// Held shared by threads that briefly keep a space alive without a handle: such a thread may
+    /// turn out to be the last user of the space.
     visits: RwLock<()>,
     /// Whether writes are requested: some group has so many dirty pages that blocks of any age are
     /// written, or some file has to be synced before its blocks can be evicted.
@@ -204,15 +204,15 @@ impl Cache {
         panics.go_on();
     }
 
-    /// Leaves an event to a thread that may run foreign code, which reports it to the program's
+    /// Defers the report of an event: a thread that may run foreign code passes it to the program's
     /// subscriber.
     #[cfg(feature = "tracing_0_1")]
     pub(crate) fn defer_event(&self, tell: impl FnOnce() + Send + 'static) {
         self.defer(MEMORY, None, tell);
     }
 
-    /// Leaves a call to foreign code to a thread that may make it. `payer` pays for the call, and
-    /// `of` is the file that the call concerns, if any. Never waits.
+    /// Defers a call to foreign code. It is made later, by a thread that may make such calls.
+    /// `payer` pays for the call, and `of` is the file that the call concerns, if any. Never waits.
     pub(crate) fn defer(
         &self,
         payer: GroupId,
@@ -228,8 +228,8 @@ impl Cache {
         }
     }
 
-    /// Makes the calls that were deferred and that no thread of the memory makes. The caller holds
-    /// no lock. Does nothing in a call to a store, whose caller may hold locks.
+    /// Makes those deferred calls that no thread of the memory makes. The caller holds no lock.
+    /// Does nothing in a call to a store, whose caller may hold locks.
     pub(crate) fn run_deferred(&self) {
         // If this thread is making a deferred call, the loop that made it makes the rest, too.
         if self.deferred.is_queue_empty() || Deferred::is_running() || StoreScope::is_any_open() {
@@ -244,11 +244,11 @@ impl Cache {
         panics.go_on();
     }
 
-    /// Waits for the calls that were left to threads of the memory. Gives up when for
-    /// [`DEFERRED_WAIT`] no such call has ended, and no store of a file that is being closed has
-    /// accepted any bytes.
+    /// Waits for the calls that were left to threads of the memory. Gives up if, for
+    /// [`DEFERRED_WAIT`], no such call ends and no store of a file that is being closed accepts any
+    /// bytes.
     pub(crate) fn wait_deferred(&self) {
-        // Other threads may keep a space for a moment, and defer its end.
+        // This waits for threads that briefly keep a space alive: they may defer its end.
         drop(self.visits.write());
         let written = || self.written_at_end.load(Ordering::Relaxed);
         self.deferred.wait(DEFERRED_WAIT, written);
@@ -259,12 +259,12 @@ impl Cache {
         self.written_at_end.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Marks this thread as keeping a space alive for a moment, without a handle.
+    /// Marks this thread as briefly keeping a space alive without a handle.
     pub(crate) fn visit(&self) -> RwLockReadGuard<'_, ()> {
         self.visits.read()
     }
 
-    /// Leaves the work to a service thread from now on.
+    /// Leaves the background work to a service thread from now on.
     pub(crate) fn begin_service(&self) {
         // Relaxed: no thread has a file yet.
         self.served.store(true, Ordering::Relaxed);
@@ -280,7 +280,7 @@ impl Cache {
     /// wakers and the hook for the last time. From now on, this work is done by the threads that
     /// poll futures or close files.
     pub(crate) fn abandon(&self) {
-        // Relaxed: the locks of the queues order this. A thread that adds to a queue after this
+        // Relaxed: the locks of the queues order the flag. A thread that adds to a queue after this
         // thread has looked at it sees the flag.
         self.abandoned.store(true, Ordering::Relaxed);
         let mut panics = Panics::default();
@@ -300,8 +300,8 @@ impl Cache {
         wanted
     }
 
-    /// Frees entries that wait for a grace period, if there is no longer a service. The caller has
-    /// released a file that is not cached, and holds no lock.
+    /// Frees what was retired, after a grace period, if there is no longer a service. The caller
+    /// has released a file that is not cached, and holds no lock.
     pub(crate) fn flush_if_abandoned(&self) {
         if self.abandoned.load(Ordering::Relaxed) {
             self.pool.flush_retired();
@@ -335,8 +335,8 @@ impl Cache {
     /// some.
     pub(super) fn wake(&self, payer: GroupId, waker: Waker) {
         let may_call = reentry::is_outermost() && !StoreScope::is_any_open();
-        // A thread of the program does not call it either. It might wait for a waker that hangs,
-        // perhaps of another tenant with which it shares a file.
+        // A thread of the program does not call the waker either. Otherwise it could be held up by
+        // a waker that hangs, perhaps that of another tenant with which it shares a file.
         if !may_call || self.is_served() && !is_in_job() {
             return self.defer(payer, None, move || waker.wake());
         }
@@ -354,7 +354,7 @@ impl Cache {
         self.files.lock().add(id.number, id.identity, file, in_use);
     }
 
-    /// Returns the number of the next file.
+    /// Returns a number for a new file.
     pub(super) fn next_file(&self) -> u64 {
         self.files.lock().next()
     }
@@ -408,8 +408,8 @@ impl Cache {
         self.files.lock().open()
     }
 
-    /// Lists a file, one of whose blocks becomes dirty, or unlists a file that has no unwritten
-    /// blocks. Called under the mutex of its dirty index.
+    /// Adds a file to the list of files with unwritten blocks, or removes it from there. Called
+    /// under the mutex of the file's dirty index.
     pub(super) fn list_unwritten(&self, file: &FileCore, listed: bool) {
         let id = &file.id;
         self.files

@@ -143,8 +143,8 @@ impl Cache {
         panics.go_on();
     }
 
-    /// Runs the jobs that are queued now and that no other thread takes. Does nothing in a call to
-    /// a store or in a callback.
+    /// Runs the jobs that are queued now and that no other thread runs. Does nothing in a call to a
+    /// store or in a callback.
     pub(crate) fn run_jobs(&self) {
         if StoreScope::is_any_open() || reentry::callback_depth() > 0 {
             return;
