@@ -28,7 +28,7 @@ use crate::units::FrameId;
 /// The number of blocks that are remembered.
 const RECENT: usize = 16;
 
-/// Looks blocks of a file up for one thread, and remembers the last 16: a small read from one of
+/// Looks up blocks of a file for one thread, and remembers the last 16: a small read from one of
 /// these costs no search and no write to shared memory. Use it when reads return to the same few
 /// blocks, such as the upper nodes of a tree.
 ///
@@ -57,7 +57,7 @@ pub struct BlockReader {
 struct Recent(ArrayVec<(u64, FrameId), RECENT>);
 
 impl PagedFile {
-    /// Returns a reader that looks blocks up for one thread, and remembers the last 16.
+    /// Returns a reader that looks up blocks for one thread, and remembers the last 16.
     pub fn block_reader(&self) -> BlockReader {
         let readers = &self.core().blocks.block_readers;
         readers.fetch_add(1, Ordering::Relaxed);
@@ -70,7 +70,7 @@ impl PagedFile {
 
 impl BlockReader {
     /// Reads up to `buf.len()` bytes at `offset`: fewer at the end of the file, 0 past it. Each
-    /// block that the read touches is one use of the block.
+    /// read counts as one use of every block that it touches.
     ///
     /// # Errors
     /// The errors of [`PagedFile::read_at`].

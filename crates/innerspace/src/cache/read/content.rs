@@ -1,5 +1,5 @@
-//! Whether the store has data or a hole for a block that is not cached. The answers are recorded,
-//! so that most blocks need no query.
+//! Finds out whether the store has data or a hole for a block that is not cached. The answers are
+//! recorded, so that most blocks need no query.
 
 use std::ops::Range;
 
@@ -42,13 +42,14 @@ pub(crate) fn content(core: &FileCore, block: u64) -> Result<Content, FileError>
         return Ok(Content::Hole);
     }
     let hole_start = core.query_store(&bytes, |store| store.next_hole(data_start))?;
-    // If the block begins with a hole, that is recorded as data too: it is read as zeros with the
-    // rest of the block.
+    // If the block begins with a hole, the hole is recorded as data too: it is read as zeros with
+    // the rest of the block.
     core.blocks.extents.lock().data = bytes.start..hole_start.max(bytes.end);
     Ok(Content::Data)
 }
 
-/// Returns the first block after `block` that is not known to be a hole. `block` itself is one.
+/// Returns the first block after `block` that is not known to be a hole. The caller has found
+/// `block` itself to be a hole.
 pub(crate) fn end_of_hole(core: &FileCore, block: u64) -> u64 {
     let bytes = stored_bytes(core, block);
     if bytes.is_empty() {
@@ -65,7 +66,7 @@ pub(crate) fn end_of_hole(core: &FileCore, block: u64) -> u64 {
     }
 }
 
-/// Returns the range of the block's bytes that the store has.
+/// Returns the part of the block's byte range that the store has.
 pub(crate) fn stored_bytes(core: &FileCore, block: u64) -> Range<u64> {
     let start = block << core.block_shift();
     let end = (start + core.block_bytes()).min(core.blocks.stored.load(Ordering::Acquire));

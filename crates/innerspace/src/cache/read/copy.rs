@@ -49,9 +49,9 @@ impl Handle {
         self.read_part_slowly(offset, into, wait, wanted)
     }
 
-    /// Copies bytes of one block if it is cached. Returns whether it did. Values are kept in
-    /// registers here: loading one back from memory would wait for the locked instructions before
-    /// it, and so would the copy.
+    /// Copies bytes of one block, if the block is cached. Returns whether they were copied. Values
+    /// are kept in registers here: loading one back from memory would wait for the locked
+    /// instructions before it, and so would the copy.
     #[inline]
     fn read_hit(&self, offset: u64, into: &mut [u8]) -> bool {
         let core = &*self.core;
@@ -67,7 +67,8 @@ impl Handle {
                 core.pool.mark_accessed_at(frame, flags);
                 let uses = &core.frames().meta(frame).uses;
                 if uses.has(Uses::AHEAD) {
-                    // The reference is dropped even if the store panics when it takes the requests.
+                    // `held` drops the reference even if the store panics when it is given the
+                    // requests.
                     let held = BlockRef::new(core, frame, offset >> core.block_shift());
                     core.go_on(held.block, uses, &self.stream, Get::NONE, drop);
                     return true;
@@ -164,8 +165,8 @@ pub(crate) fn up_to_end(core: &FileCore, offset: u64, len: usize) -> Range<u64> 
     offset..offset + available.min(len as u64)
 }
 
-/// Fills `buf` with the bytes of `range`, calling `part` for the piece of each block. Returns how
-/// many bytes were read, which is fewer if the file was cut meanwhile.
+/// Fills `buf` with the bytes of `range`, calling `part` for the piece of each block. Returns the
+/// number of bytes read, which is less than `range` has if the file was cut meanwhile.
 #[inline(always)]
 pub(crate) fn read_by_blocks(
     core: &FileCore,

@@ -29,8 +29,8 @@ use crate::store::Batch;
 use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
 
-/// Blocks that are read together, and then used one after the other, take at most this part of the
-/// nearest limit (a half). More blocks would evict one another.
+/// Blocks that are read together, and then used one after the other, take at most
+/// `1 / TOGETHER_PART` of the nearest limit. More blocks would evict one another.
 const TOGETHER_PART: u64 = 2;
 
 /// A lookup that may miss: its stream, the reading order, and how many blocks are needed.
@@ -104,8 +104,8 @@ impl FileCore {
         }
     }
 
-    /// Notes that a found block is used. If that is the first use since the block was read ahead,
-    /// its stream continues.
+    /// Notes that a found block is used. If this is the first use since the block was read ahead,
+    /// the stream continues.
     #[inline]
     pub(crate) fn note_ahead(&self, held: &BlockRef<'_>, stream: &Stream) {
         if held.meta().uses.has(Uses::AHEAD) {
@@ -128,7 +128,8 @@ impl FileCore {
             return;
         }
         // Read-ahead is a hint: it neither waits while the file is locked exclusively, nor asks the
-        // store for its version. If it is skipped, the next block is a miss, which does both.
+        // store for its version. If read-ahead is skipped, the next block is a miss, which does
+        // both.
         if self.in_store_call() || self.version.stops_hints(self.pool.background.now()) {
             return;
         }
@@ -170,8 +171,8 @@ impl FileCore {
     /// [`Get::WRITE`] in `get` says that the block is filled for a writer.
     ///
     /// `keep` gets the block after it is read. With [`Get::DONTCACHE`], the flag holds for all
-    /// blocks that are read or put in flight, and `keep` gets the others first, in the order in
-    /// which they are made.
+    /// blocks that are read or put in flight, and `keep` first gets the other blocks, in the order
+    /// in which they are made.
     pub(crate) fn fill_absent<'f>(
         &'f self,
         block: u64,
@@ -222,9 +223,9 @@ impl FileCore {
     }
 
     /// Makes those of `blocks` that are absent and have data, at most `most` of them, as long as
-    /// memory can be had without I/O. Returns them as runs of neighbours of at most one request
-    /// each, and the first block that was not made for want of memory or because of `most`. Never
-    /// fails.
+    /// memory is available without I/O. Returns the new blocks as runs of neighbours, each no
+    /// longer than one request, and the first block that was not made because memory or `most` ran
+    /// out. Never fails.
     fn make_runs<'f>(
         &'f self,
         blocks: impl IntoIterator<Item = u64>,
@@ -260,8 +261,8 @@ impl FileCore {
         (runs, None)
     }
 
-    /// Puts blocks in flight that will be needed soon. Returns the block at which there was no more
-    /// room.
+    /// Puts blocks in flight that will be needed soon. Returns the first block for which there was
+    /// no room, if any.
     fn put_in_flight<'f>(
         &'f self,
         blocks: impl IntoIterator<Item = u64>,
@@ -284,7 +285,7 @@ impl FileCore {
 
     /// Puts blocks in flight that a stream is about to need. Neighbours are in ascending order, so
     /// that they make one request. In a stream that goes downwards, the nearest blocks therefore
-    /// come last. If there is no memory for those, they are misses.
+    /// come last. If there is no memory for the nearest, they become misses.
     pub(super) fn read_ahead<'f>(
         &'f self,
         stream: &Stream,
@@ -301,7 +302,7 @@ impl FileCore {
     }
 
     /// Puts in flight the blocks of `pages` (in ascending order) that are absent and have data, as
-    /// long as memory can be had without I/O. If they exceed the room in flight, waits for each
+    /// long as memory is available without I/O. If they exceed the room in flight, waits for each
     /// batch. Never fails.
     pub(crate) fn fill_together(&self, pages: &[u64]) {
         let mut blocks: Vec<u64> = pages.iter().map(|page| page >> self.id.order).collect();
@@ -310,7 +311,7 @@ impl FileCore {
         blocks.truncate(usize::try_from(most).unwrap_or(usize::MAX));
         let _steady = self.locks.shared();
         if self.check_version().is_err() {
-            // A lookup of a block returns this error as well.
+            // A lookup of a block also returns this error.
             return;
         }
         let mut rest = &blocks[..];
@@ -336,7 +337,7 @@ impl FileCore {
         if self.in_store_call() || blocks.end - blocks.start > most {
             return false;
         }
-        // The store is not asked for its version here.
+        // The store is not asked for its version here, because that call might take long.
         if self.version.stops_hints(self.pool.background.now()) {
             return false;
         }
@@ -359,7 +360,7 @@ impl FileCore {
         held.any(|held| !held.is_up_to_date())
     }
 
-    /// Revokes the mappings of holes where these new blocks are. The store may have reported a hole
+    /// Revokes translations of holes where these new blocks are. The store may have reported a hole
     /// there although the blocks have data now: it reports ranges with a granularity of its own,
     /// and a write nearby moves their ends.
     pub(crate) fn end_visible_holes(&self, run: &[NewBlock<'_>]) {
@@ -368,8 +369,8 @@ impl FileCore {
         let (Some(first), Some(last)) = (blocks().find(visible), blocks().rfind(visible)) else {
             return;
         };
-        // The mappings are revoked as one range, with the blocks in between. A hole among those is
-        // mapped again by the next fault.
+        // The translations are revoked as one range, with those of the blocks in between. A hole in
+        // between is mapped again by the next fault.
         self.end_mapped_holes(self.pages_of(first..last + 1));
     }
 
@@ -414,8 +415,8 @@ impl FileCore {
         first
     }
 
-    /// Returns the basis of a new block where the store has no data, by a query that began at
-    /// `epoch`.
+    /// Returns the basis of a new block where, by a query that began at the hole epoch `epoch`, the
+    /// store has no data.
     pub(crate) fn hole_basis(&self, block: u64, epoch: u64) -> Basis {
         let start = block << self.block_shift();
         if self.blocks.stored.load(Ordering::Acquire) <= start {
@@ -426,9 +427,9 @@ impl FileCore {
     }
 
     /// Makes a block where the store has a hole, for a writer or a writable mapping. Returns `None`
-    /// if another thread made the block first. Mappings of the hole are revoked before the bytes
-    /// can change. Makes the file at least `end` bytes long, because writeback takes the block's
-    /// length from the file's.
+    /// if another thread made the block first. Translations of the hole are revoked before the
+    /// bytes can change. Makes the file at least `end` bytes long, because writeback takes the
+    /// block's length from the file's.
     pub(crate) fn create_over_hole(
         &self,
         block: u64,
@@ -453,11 +454,11 @@ impl FileCore {
     /// does so afterwards.
     ///
     /// A fault that found the hole calls [`hole_still`](crate::cache::map::fault::hole_still) in
-    /// the section in which it installs the zero frame. Either it sees that the epoch has moved, or
-    /// its section is over before the first grace period here ends, and the revocation finds its
-    /// translation. (A mapper takes the mutex of the index after it has registered. So if a thread
-    /// moves the epoch under that mutex and then sees no mapper, every fault of a mapper registered
-    /// later comes after it, and finds the block in the index.)
+    /// the section in which it installs the zero frame. Either the fault sees that the epoch has
+    /// moved, or its section is over before the first grace period here ends, and the revocation
+    /// finds its translation. (A mapper takes the mutex of the index after it has registered. So if
+    /// a thread moves the epoch under that mutex and then sees no mapper, every fault of a mapper
+    /// registered later comes after it, and finds the block in the index.)
     pub(crate) fn end_hole(&self, blocks: Range<u64>) {
         self.move_hole_epoch();
         self.end_hole_moved(blocks);
@@ -485,7 +486,7 @@ impl FileCore {
         }
     }
 
-    /// Revokes the mappings of holes in these pages of the file, some of which may no longer be
+    /// Revokes the translations of holes in these pages of the file, some of which may no longer be
     /// holes.
     #[cold]
     pub(crate) fn end_mapped_holes(&self, pages: Range<u64>) {

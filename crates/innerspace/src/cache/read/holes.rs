@@ -5,10 +5,11 @@ use std::ops::Range;
 use crate::cache::dirty::punched::Punched;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// The last data range and the last hole that the store reported, in bytes. A record of data where
-/// there is a hole by now is harmless: the store's zeros are read. A record of a hole where there
-/// is data is not. So the hole is forgotten when a block is made in it, because of earlier queries,
-/// and again when the block has been written to the store, because of queries in between.
+/// The last data range and the last hole that the store reported, in bytes. If data is recorded
+/// where there is a hole by now, nothing is lost: the store's zeros are read. If a hole is recorded
+/// where there is data, the data is not read. So the recorded hole is forgotten when a block is
+/// made in it. It is forgotten again when the block has been written to the store, since a query in
+/// between may have recorded it once more.
 #[derive(Debug, Default)]
 pub(crate) struct Extents {
     pub(crate) data: Range<u64>,
@@ -39,8 +40,8 @@ impl Default for VisibleHoles {
 
 impl VisibleHoles {
     /// Whether one of `blocks` may be in the range. SeqCst, here and below: an insertion puts
-    /// blocks into the index and then looks here. If it does not see them in the range, then every
-    /// fault that has seen them there looks the index up after the insertion.
+    /// blocks into the index, and then calls this. If it does not find the blocks in the range,
+    /// every fault that finds them in the range reads the index after the insertion.
     pub(crate) fn meet(&self, blocks: &Range<u64>) -> bool {
         fence(Ordering::SeqCst);
         self.from.load(Ordering::SeqCst) < blocks.end

@@ -21,12 +21,13 @@
 //! never makes a window fail as long as addresses are left: free frames anywhere are exchanged for
 //! the holes of the window.
 //!
-//! The alternative that was measured is a window of a memfd, mapped block by block (`mmap` with
-//! `MAP_FIXED`), without any copy. It is slower. At 4 KiB every block is a mapping of its own, of
-//! which a process may have 65,530, and each view takes 12 microseconds to map, fault in and unmap
-//! one, where the copy takes 5 once. At 2 MiB the mappings of 1 GiB take 1 ms, but their pages take
-//! 110 ms to fault in at each view; touching a row takes 8. Besides, memory of a file has no
-//! `MADV_WIPEONFORK`, and gets huge pages only where the host allows them.
+//! An alternative was measured: a window onto a memfd, mapped block by block (`mmap` with
+//! `MAP_FIXED`), without any copy. It is slower. With blocks of 4 KiB, every block needs its own
+//! mapping, and a process may have only 65,530. Each view takes 12 microseconds for each block to
+//! map it, fault it in and unmap it. A copy takes 5 microseconds, and only once. With blocks of 2
+//! MiB, mapping 1 GiB takes 1 ms, but faulting in its pages takes 110 ms at each view, while
+//! touching the pages of a row takes 8 ms. Also, a memfd's memory cannot have `MADV_WIPEONFORK`,
+//! and gets huge pages only where the host allows them.
 //!
 //! **A view shows one moment for each block**, as a read does: each block's bytes are as they were
 //! when its view was taken, and do not change. A writer that comes while the row is being made
@@ -41,15 +42,15 @@
 //! blocks that have moved, which are as good at their new place: views, frames without a block and
 //! the window are released when they are dropped.
 //!
-//! **The turn.** One thread at a time lines a file's blocks up; two would take them from each
+//! **The turn.** One thread at a time lines up a file's blocks; two would take them from each
 //! other. Readers do not wait for the turn, and may fill a block just before this thread does. Then
 //! the block's place in the window is lost (its frame was freed, and may be in use elsewhere), and
 //! the view is a copy, charged page by page. That is rare.
 //!
 //! **Memory.** Frames are charged as they are needed, some blocks at a time, with no block locked,
-//! and a block that moves gives its old frame back at once. So a view takes what its blocks take,
-//! and a little more on the way. If a view meets a limit, the error gives the pages of the whole
-//! view, and counts memory after the view has released its blocks.
+//! and a block that moves gives its old frame back immediately. So a view takes the memory of its
+//! blocks, and for a short time a little more. If a view meets a limit, the error gives the pages
+//! of the whole view, and counts memory after the view has released its blocks.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -79,7 +80,7 @@ use crate::sync::atomic::Ordering;
 use crate::units::{MIB, PAGE_SHIFT, PAGE_SIZE, PageCount};
 
 /// Frames that are taken before their blocks are read or moved have at most this many bytes, and
-/// take at most this part (a sixteenth) of the limit.
+/// take at most `1 / AT_ONCE_PART` of the limit.
 const AT_ONCE: u64 = 2 * MIB;
 const AT_ONCE_PART: u64 = 16;
 
@@ -88,7 +89,7 @@ struct LineUp<'f> {
     core: &'f FileCore,
     blocks: Range<u64>,
     window: Window<'f>,
-    /// Frames at the window's next places.
+    /// Frames that already have the window's next addresses.
     frames: VecDeque<PoolFrame<'f>>,
     /// The block after the last one that was made in the window or moved there.
     placed: u64,
@@ -230,7 +231,7 @@ impl Handle {
         }
     }
 
-    /// Returns a view over several blocks that has pages of its own, filled by copying.
+    /// Returns a view over several blocks that consists of new pages, filled by copying.
     pub(super) fn copied_view(
         self: &Arc<Handle>,
         range: Range<u64>,
@@ -259,8 +260,8 @@ impl Handle {
         }
         count(&core.counters.copied_views, 1);
         core.pool.counters.add(Event::ViewCopy, pages);
-        // The copy's pages are published as cached blocks without a file, viewed, and taken out of
-        // the cache again. Then only the view keeps them.
+        // The copy's pages are published as cached blocks without a file, viewed, and then removed
+        // from the cache. After that only the view keeps them.
         let order = (copy[0].len() / PAGE_SIZE).trailing_zeros() as u8;
         let mut row = Row::new(&core.pool, order);
         for mut page in copy {
@@ -296,7 +297,7 @@ fn end_writes(core: &FileCore, blocks: Range<u64>) -> Result<(), FileError> {
 }
 
 /// Returns `pages` consecutive pages, charged to the file's group: single pages, or, if the arena
-/// has no windows, one block.
+/// has no windows, one block of pages.
 fn pages_in_row(
     core: &FileCore,
     pages: u64,
@@ -334,13 +335,14 @@ fn window(core: &FileCore, order: u8, count: u64) -> Result<Window<'_>, LimitErr
     Err(no_window(core, pages))
 }
 
-/// Returns the error for consecutive pages that find no addresses free of pages in use.
+/// Returns the error for `pages` consecutive pages, if no range of addresses of this size is free
+/// of pages in use.
 fn no_window(core: &FileCore, pages: PageCount) -> LimitError {
     let group = core.id.group.id();
     (core.pool).limit_error(group, pages, LimitReason::Fragmented)
 }
 
-/// Whether none of the blocks is cached, and the store has only zeros there.
+/// Whether none of the blocks is cached, and the store has only holes there.
 fn are_holes(core: &FileCore, blocks: Range<u64>, wait: Wait) -> Result<bool, FileError> {
     for block in blocks {
         if wait == Wait::Yes && core.lookup(block).is_none() {
@@ -354,14 +356,15 @@ fn are_holes(core: &FileCore, blocks: Range<u64>, wait: Wait) -> Result<bool, Fi
     Ok(true)
 }
 
-/// Returns how many blocks' frames are taken at a time, by [`AT_ONCE`] and the nearest limit.
+/// Returns for how many blocks frames are taken at a time, according to [`AT_ONCE`] and the nearest
+/// limit.
 fn blocks_at_once(core: &FileCore) -> u64 {
     let most = AT_ONCE.min(core.nearest_limit() / AT_ONCE_PART);
     (most >> core.block_shift()).max(1)
 }
 
 impl<'f> LineUp<'f> {
-    /// Lines all blocks up. Returns false if another thread interfered.
+    /// Lines up all blocks. Returns false if another thread interfered.
     fn run(&mut self, handle: &Handle) -> Result<bool, FileError> {
         let mut is_noted = false;
         for block in self.blocks.clone() {
@@ -412,7 +415,7 @@ impl<'f> LineUp<'f> {
         self.row.last().0 + (1 << self.core.id.order) == end
     }
 
-    /// Takes frames at the window's next places.
+    /// Takes frames, and gives them the window's next addresses.
     fn take_frames(&mut self) -> Result<(), FileError> {
         let core = self.core;
         let most = blocks_at_once(core).min(self.blocks.end - self.placed);
@@ -431,9 +434,9 @@ impl<'f> LineUp<'f> {
         Ok(())
     }
 
-    /// Makes the next block in the window, and those behind it that are absent as well, as far as
-    /// frames were taken. Returns false if another thread made one of them. With `ahead`, notes the
-    /// miss in that handle's stream, which may read ahead.
+    /// Makes the next block in the window, and the absent ones directly after it, as far as frames
+    /// were taken. Returns false if another thread made one of them. With `ahead`, notes the miss
+    /// in that handle's stream, which may read ahead.
     fn make(&mut self, ahead: Option<&Handle>) -> Result<bool, FileError> {
         let core = self.core;
         let steady = core.locks.shared();
@@ -494,8 +497,8 @@ impl<'f> LineUp<'f> {
     }
 }
 
-/// Returns how many nodes the index needs at most for these two blocks and those between them, if
-/// they are no more than a node has words.
+/// Returns an upper bound on the number of nodes that the index lacks for these two blocks and
+/// those between them. There must be no more blocks than a node has words.
 fn missing_nodes(core: &FileCore, blocks: [u64; 2]) -> usize {
     let index = core.blocks.index.write();
     let missing = blocks.map(|block| index.missing_nodes(core.frames(), block));

@@ -1,16 +1,16 @@
 //! Read-ahead: chooses which blocks to put in flight before a reader needs them, and when. `window`
 //! decides how large the windows are.
 //!
-//! Two windows, as in Linux's on-demand read-ahead: while a reader is in one, the next is in
-//! flight. A stream is recognised by its misses: neighbours upwards or downwards at the second, a
-//! fixed stride at the third. Its window doubles each time the reader enters the latest one, up to
-//! a share of the memory; it halves when blocks that were read ahead are evicted unused. Windows of
-//! several requests move by one request at a time: two windows of them stay in flight. A reader
-//! that jumps about has no stream, and nothing is read ahead for it. A request of several blocks
-//! says what it needs, so no stride is looked for, and in an upward stream the first window comes
-//! with the fourth such request.
+//! There are two windows, as in Linux's on-demand read-ahead: while a reader is in one, the next is
+//! in flight. A stream is recognised by its misses: at the second miss if they are neighbours,
+//! upwards or downwards, and at the third if they have a fixed stride. The window doubles each time
+//! the reader enters the latest one, up to a share of the memory. It halves when blocks that were
+//! read ahead are evicted unused. A window of several requests moves by one request at a time, and
+//! two windows' worth of requests stay in flight. A reader that jumps about has no stream, and
+//! nothing is read ahead for it. A request of several blocks says what it needs, so no stride is
+//! looked for. In an upward stream of such requests, the first window comes with the fourth.
 //!
-//! Threads that share a handle may disturb each other's figures, which costs a wrong guess and
+//! Threads that share a handle may disturb each other's state. That costs a wrong guess, and
 //! nothing else.
 
 use std::ops::Range;
@@ -29,7 +29,7 @@ pub enum Reading {
     Normal,
     /// In no order: nothing is read ahead.
     Random,
-    /// From start to end: all of a window is read ahead from the first miss on.
+    /// From start to end: a window of the full size is read ahead from the first miss on.
     Sequential,
 }
 
@@ -39,12 +39,12 @@ const STREAMS: usize = 8;
 /// The longest stride, in blocks.
 const MOST_STRIDE: u64 = 512;
 
-/// How many blocks behind the requested ones a reader may pass without ending its stream, because
-/// they were cached already.
+/// How many blocks after the requested ones a reader may skip, because they were already cached,
+/// without ending its stream.
 const SLACK: u64 = 8;
 
-/// How many requests of several blocks, after the second one of a stream, read nothing ahead
-/// either.
+/// How many further requests of several blocks read nothing ahead, after the second such request of
+/// a stream.
 const PATIENCE: u64 = 1;
 
 /// Blocks to put in flight: `count` of them, `step` apart, from `first` on.
@@ -72,7 +72,7 @@ impl Ahead {
 pub(crate) struct Stream {
     /// An innermost lock, held briefly.
     known: Mutex<Known>,
-    /// The most blocks of a window, even if [`Tuning`] allows more.
+    /// The most blocks in a window, even if [`Tuning`] allows more.
     most: u64,
     /// The reading order that was set for the handle, as a number.
     reading: AtomicU8,
@@ -93,11 +93,11 @@ struct Known {
 }
 
 /// A stream, whose reader is at `last` and moves in steps of `step` blocks; or a single miss that
-/// may become a stream. Blocks ahead of the reader are counted in steps from `last`, which are the
-/// same upwards and downwards.
+/// may become a stream. Blocks ahead of the reader are counted in steps from `last`, so that both
+/// directions are treated alike.
 #[derive(Clone, Copy, Debug, Default)]
 struct One {
-    /// The block that was last needed. Of a read of several, the last one in the stream's
+    /// The block that was last needed; for a read of several blocks, the last one in the stream's
     /// direction.
     last: u64,
     /// The distance from each block to the next; 0 after a single miss.
@@ -108,8 +108,9 @@ struct One {
     distance: i64,
     /// The number of blocks ahead that were requested already.
     asked: u64,
-    /// How many steps ahead the reader requests more: at the first block of the window that it has
-    /// not entered yet, or at the last block of a request. 0 if nowhere.
+    /// How many steps ahead the block is at which the reader requests more blocks. This is the
+    /// first block of the window that the reader has not entered yet, or the last block of a
+    /// request. 0 if there is none.
     trigger: u64,
     /// The number of blocks of the window that was requested last.
     window: u64,
@@ -119,7 +120,7 @@ struct One {
     wasted: u64,
     /// The number of requests of several blocks still to come before something is read ahead.
     patience: u64,
-    /// The count of uses at the stream's last use; 0 if it was never used.
+    /// The value of `Known::clock` at the stream's last use; 0 if it was never used.
     used: u64,
 }
 
@@ -172,14 +173,14 @@ impl One {
         }
     }
 
-    /// Whether a reader that comes to `block` requests more.
+    /// Whether a reader that comes to `block` requests more blocks.
     fn enters_with(&self, block: u64) -> bool {
         let window = self.trigger..=self.asked;
         self.trigger > 0 && (self.steps_to(block)).is_some_and(|steps| window.contains(&steps))
     }
 
-    /// Requests the next window for a reader that has come to `last`. It continues after the
-    /// requested blocks, unless the reader has gone past them.
+    /// Requests the next window for a reader that has come to `last`. The window continues after
+    /// the blocks already requested, unless the reader has gone past them.
     fn ask(&mut self, last: u64, window: u64, tuning: &Tuning) -> Ahead {
         let passed = self.steps_to(last).unwrap_or(0);
         self.asked = self.asked.saturating_sub(passed);
@@ -232,7 +233,7 @@ impl One {
         }
     }
 
-    /// Returns the size of the window after this one.
+    /// Returns the size of the next window.
     fn next_window(&self, tuning: &Tuning) -> u64 {
         tuning.next(self.window, self.wasted)
     }
@@ -248,7 +249,7 @@ impl Stream {
         }
     }
 
-    /// Returns the order in which the handle's owner reads.
+    /// Returns the reading order that was set for the handle.
     pub(crate) fn reading(&self) -> Reading {
         match self.reading.load(Ordering::Relaxed) {
             1 => Reading::Random,
@@ -257,7 +258,7 @@ impl Stream {
         }
     }
 
-    /// Sets the order in which the handle's owner reads.
+    /// Sets the reading order of the handle.
     pub(crate) fn set_reading(&self, reading: Reading) {
         let number = match reading {
             Reading::Normal => 0,
@@ -296,8 +297,8 @@ impl Stream {
             one.patience = one.patience.saturating_sub(1);
             if one.steps_to(block) <= Some(one.asked) {
                 // The block was evicted before the reader came to it, or there was no memory for
-                // it. The window starts again from here. Otherwise each miss would move it further
-                // ahead of a reader that finds none of the blocks.
+                // it. The window starts again from here. Otherwise each miss would move the window
+                // further ahead of a reader that finds none of its blocks.
                 one.asked = 0;
                 window = window.min(one.window);
             }
@@ -356,8 +357,8 @@ impl Stream {
         known.one.iter().any(|one| one.enters_with(block))
     }
 
-    /// Notes that these blocks will be read in order: the next miss there starts a stream at full
-    /// width, which ends with them.
+    /// Notes that these blocks will be read in order: the next miss there starts a stream with the
+    /// largest window. The stream ends with these blocks.
     pub(crate) fn expect(&self, blocks: Range<u64>, tuning: &Tuning) {
         let tuning = &self.bounded(tuning);
         let before = blocks.start.wrapping_sub(1);

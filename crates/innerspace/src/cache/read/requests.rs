@@ -3,19 +3,19 @@
 //! [`FileCore::request_for`] takes neighbouring blocks that were just made (in the index, locked,
 //! not up to date), and notes them in the file's table. [`FileCore::submit`] hands them to
 //! [`Store::submit`]. From then on, until the store completes the request, the [`Fill`] owns the
-//! right to the blocks' bytes and a reference to each frame. If the store completes it with bytes
-//! missing, the request is queued, and these bytes are read by plain calls: by a worker, or by a
-//! thread that waits for one of the blocks ([`FileCore::wait_made`]). If a request cannot be called
-//! back when its file is closed, it is *detached*: its blocks leave the index, and the frames stay
-//! with the request until the store completes it. No frame is reused to which a store may still
-//! write (R6).
+//! right to change the blocks' bytes, and a reference to each frame. If the store completes the
+//! request with bytes missing, the request is queued, and these bytes are read by plain calls: by a
+//! worker, or by a thread that waits for one of the blocks ([`FileCore::wait_made`]). If a request
+//! cannot be called back when its file is closed, it is *detached*: its blocks leave the index, and
+//! the frames stay with the request until the store completes it. No frame to which a store may
+//! still write is reused (R6).
 //!
 //! The pages in flight are bounded for each group above the file ([`FileCore::room_in_flight`]).
 //! The states of a request, and the argument for waiting without threads, are in
 //! `docs/protocols/requests.md`.
 //!
-//! Locking: the table's mutex is an innermost lock, and so is the lock on a queued request's place.
-//! A completion takes the mutex of the index, for blocks that could not be filled, and no lock
+//! Locking: the table's mutex is an innermost lock, and so is the lock of each queued request. A
+//! completion takes the mutex of the index, for blocks that could not be filled, and no lock
 //! outside it.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
@@ -40,10 +40,11 @@ use crate::sync::atomic::Ordering;
 use crate::sync::panics::{Panics, caught};
 use crate::units::FrameId;
 
-/// Requests in flight take at most this part (an eighth) of every limit.
+/// Requests in flight take at most `1 / FLIGHT_PART` of every limit.
 pub(crate) const FLIGHT_PART: u64 = 8;
 
-/// A read of neighbouring blocks. If this is dropped before its end, the read has failed.
+/// A read of neighbouring blocks. If this is dropped before the read has ended, the read has
+/// failed.
 pub(crate) struct Fill {
     core: Arc<FileCore>,
     request: Arc<Entry<Box<dyn Job>>>,
@@ -61,7 +62,7 @@ pub(crate) struct Fill {
     store: Option<Arc<StoreHandle>>,
 }
 
-/// Makes the store's call of a queued request.
+/// The job of a queued request: makes the call to the store.
 impl Job for Fill {
     fn run(self: Box<Self>) {
         self.read_here();
@@ -111,8 +112,8 @@ impl Fill {
         self.request.blocks().end - self.first()
     }
 
-    /// Takes the store's answer. If it has too few bytes, the missing ones are left to a thread
-    /// that makes the store's calls, because the store may hold its own locks here.
+    /// Takes the store's answer. If bytes are missing, they are left to a thread that makes calls
+    /// to the store, because the store may hold its own locks here.
     fn take_result(mut self: Box<Self>, result: io::Result<usize>) {
         match result {
             Ok(count) if count == self.wanted => {
@@ -134,7 +135,7 @@ impl Fill {
         self.queue();
     }
 
-    /// Queues the request for a thread that makes the store's calls.
+    /// Queues the request for a thread that makes calls to the store.
     fn queue(self: Box<Self>) {
         let (core, request) = (self.core.clone(), self.request.clone());
         if let Some(given_up) = core.requests.queue(&request, self) {
@@ -150,7 +151,7 @@ impl Fill {
         self.core.store_error(StoreAction::Read, offset, len, error)
     }
 
-    /// Reads the missing bytes by the store's plain calls, in this thread.
+    /// Reads the missing bytes by plain calls to the store, in this thread.
     fn read_here(mut self) {
         let (core, first, blocks) = (self.core.clone(), self.first(), self.blocks() as usize);
         let (what, bytes) = (
@@ -167,7 +168,7 @@ impl Fill {
         self.end(read.unwrap_or_else(|error| vec![Some(error); blocks]));
     }
 
-    /// Ends the request: each block becomes up to date, or is removed from the file with the error
+    /// Ends the request: each block becomes up to date, or is removed from the index with the error
     /// at its position in `errors`. Wakers of futures are called later, where no lock is held.
     fn end(&mut self, errors: Vec<Option<FileError>>) {
         let Some(fills) = &mut self.fills else {
@@ -199,7 +200,7 @@ impl Fill {
     }
 
     /// Ends the request, if it has not ended. Passes each block to `settle`, unless the request was
-    /// detached from its file. A block that `settle` drops is removed from the file, and its
+    /// detached from its file. A block that `settle` drops is removed from the index, and its
     /// waiters fill it themselves.
     fn leave(&mut self, mut settle: impl FnMut(u64, NewBlock<'_>)) {
         let Some(fills) = self.fills.take() else {
@@ -228,9 +229,9 @@ impl Drop for Fill {
             self.leave(|_, new| drop(new));
             self.core.wake_due_elsewhere();
         }
-        // If the file was closed meanwhile, this may be the last reference to its store, whose drop
-        // may run any code. This may be any thread, even one of the store's own in a completion, so
-        // the drop is deferred.
+        // If the file was closed meanwhile, this may be the last reference to its store, and
+        // dropping a store may run any code. The current thread may be any one, even one of the
+        // store's own in a completion. So the drop is deferred.
         let last = self.store.take().and_then(Arc::into_inner);
         if let Some(store) = last {
             let core = &self.core;
@@ -248,7 +249,7 @@ pub(super) fn zero_from(fills: &mut Fills<Pool>, start: usize) {
     }
 }
 
-/// A job that makes the store's call of a request, unless the call was already made.
+/// A job that makes the call to the store for a request, unless the call was already made.
 struct Call(Arc<Entry<Box<dyn Job>>>);
 
 impl Job for Call {
@@ -303,8 +304,8 @@ impl FileCore {
     }
 
     /// Hands requests to the store. A panic of the store goes no further, because the caller may
-    /// not need any of these requests. Those that the store drops in it fail, and are then read by
-    /// plain calls.
+    /// not need any of these requests. Requests that the store drops in the panic fail, and are
+    /// then read by plain calls.
     pub(crate) fn submit(&self, batch: Batch) {
         if batch.remaining() == 0 {
             return;
@@ -323,17 +324,17 @@ impl FileCore {
         }
     }
 
-    /// Returns the range of these blocks' bytes that the store has.
+    /// Returns the part of these blocks' byte range that the store has.
     pub(crate) fn stored_range(&self, blocks: &Range<u64>) -> Range<u64> {
         let start = blocks.start << self.block_shift();
         let last = stored_bytes(self, blocks.end - 1);
         start..last.end.max(start)
     }
 
-    /// Reads the first `wanted` bytes of neighbouring blocks, which begin with `first`, by the
-    /// store's plain calls. The first `done` of the bytes were read already; if `done` is `None`,
-    /// or reading the rest together fails, reads the blocks one by one. Returns an error or `None`
-    /// for each block, or an empty list if all were read together.
+    /// Reads the first `wanted` bytes of neighbouring blocks, which begin with `first`, by plain
+    /// calls to the store. The first `done` of the bytes were read already; if `done` is `None`, or
+    /// reading the rest together fails, reads the blocks one by one. Returns an error or `None` for
+    /// each block, or an empty list if all were read together.
     pub(crate) fn read_fills(
         &self,
         store: &dyn Store,
@@ -394,7 +395,7 @@ impl FileCore {
     }
 
     /// Waits until the fill of a block has ended, with or without success. If the block's request
-    /// is queued, makes the store's call itself.
+    /// is queued, makes the call to the store itself.
     pub(crate) fn wait_made(&self, held: &BlockRef<'_>) {
         let in_flight = &self.requests;
         if !self.cache.is_served() {
@@ -407,7 +408,7 @@ impl FileCore {
         held.wait(Bit::Locked);
     }
 
-    /// Notes that the fill of a block has ended, with or without success, and that the block is
+    /// Notes that the fill of a block has ended, with or without success, and that the block was
     /// unlocked.
     pub(crate) fn note_made(&self) {
         if !self.cache.is_served() {
@@ -415,17 +416,17 @@ impl FileCore {
         }
     }
 
-    /// Waits until no request has a block of the range. The caller holds the file exclusively, so
-    /// that no other thread begins one meanwhile.
+    /// Waits until no block of the range is in flight. The caller has locked the file exclusively,
+    /// so no other thread begins a request meanwhile.
     pub(crate) fn wait_landed(&self, blocks: &Range<u64>) {
         self.requests.wait_landed(blocks, |fill| fill.run());
     }
 
     /// Gives up the requests that the store has not begun, and removes the blocks of the others
-    /// from the file, which is being closed.
+    /// from the index. Called when the file is being closed.
     pub(crate) fn detach_requests(&self) {
-        // A thread that put a block in before the file was closed holds `invalidate` shared until
-        // its request is in the table.
+        // A thread that put a block into the index before the file was closed holds `invalidate`
+        // shared until its request is in the table.
         self.locks.wait_shared();
         self.requests.detach_all(|blocks| {
             for block in blocks.clone() {
@@ -438,14 +439,14 @@ impl FileCore {
         });
     }
 
-    /// Frees a block that left its file while it was in flight.
+    /// Frees a block that left the index while it was in flight.
     fn free_detached(&self, frame: FrameId) {
         self.frames().lock_of(frame).end_read(ReadEnd::Failed);
         drop(BlockRef::new(self, frame, 0));
     }
 
-    /// Wakes due futures where no lock is held: here if this thread is in a job, and not in a call
-    /// to a store inside it; in another job otherwise.
+    /// Wakes due futures where no lock is held: here if this thread is in a job and not in a call
+    /// to a store, otherwise in another job.
     pub(crate) fn wake_due_elsewhere(&self) {
         if !self.ready.is_any_due() {
             return;

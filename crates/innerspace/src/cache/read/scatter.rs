@@ -16,8 +16,8 @@ use crate::cache::wait::Wait;
 use crate::group::{HeapBytes, MayReclaim};
 
 impl PagedFile {
-    /// Returns views of a range one after the other, each of one block or a part of one. Nothing is
-    /// copied, and only the views that the caller keeps stay in memory.
+    /// Returns an iterator over views of a range, in order, each of one block or a part of one.
+    /// Nothing is copied, and only the views that the caller keeps stay in memory.
     ///
     /// ```
     /// # use innerspace::{MIB, Memory, store::MemoryStore};
@@ -49,7 +49,7 @@ impl PagedFile {
         })
     }
 
-    /// Returns views of all blocks of a range together. The blocks need not be contiguous: unlike a
+    /// Returns views of all blocks of a range at once. The blocks need not be contiguous: unlike a
     /// [`View`] of the range, this moves and copies nothing.
     ///
     /// # Errors
@@ -114,10 +114,10 @@ impl FusedIterator for Chunks {}
 pub struct ScatterView {
     /// The number of bytes that are left.
     left: usize,
-    /// The number of bytes of the first view that are already passed.
+    /// The number of bytes of the first view that were already skipped.
     first: usize,
     views: vec::IntoIter<View>,
-    /// The charge to the file's group for the places of the views.
+    /// The charge to the file's group for the heap memory of `views`.
     _heap: HeapBytes,
 }
 
@@ -138,7 +138,7 @@ impl ScatterView {
         first.map_or(&[], |view| &view[self.first..])
     }
 
-    /// Passes over `count` bytes. Views that are passed wholly are dropped.
+    /// Skips `count` bytes. Views that are skipped completely are dropped.
     ///
     /// # Panics
     /// If fewer bytes are left.

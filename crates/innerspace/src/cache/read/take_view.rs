@@ -18,8 +18,8 @@ use crate::sync::{Arc, failpoint, raw};
 use crate::units::{FrameId, PAGE_SIZE};
 
 impl Handle {
-    /// Returns a view of `range`, which is inside the file's size at some moment of the call. A hit
-    /// is compiled into the caller, so that the view's parts stay in registers: moving them through
+    /// Returns a view of `range`, which must be inside the file at some moment of the call. A hit
+    /// is inlined in the caller, so that the view's parts stay in registers: moving them through
     /// memory costs more than the lookup.
     #[inline(always)]
     pub(crate) fn view(
@@ -91,9 +91,9 @@ impl Handle {
         Pinned::find_pair(&*core.pool, tags, in_page, len)
     }
 
-    /// Takes a view that is not a hit: of a block that is not hot, or not where it was last found;
-    /// of one that has to be filled; of several. With [`Wait::No`], fails for a block that has to
-    /// be filled, is being written, or is mapped writable.
+    /// Takes a view that is not a hit: of a block that is not hot, that is not where it was last
+    /// found, or that has to be filled; or of several blocks. With [`Wait::No`], fails for a block
+    /// that has to be filled, is being written, or is mapped writable.
     #[cold]
     #[inline(never)]
     fn view_missed(

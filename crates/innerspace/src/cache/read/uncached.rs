@@ -5,10 +5,10 @@
 //! until they are used. Then they are evicted without a shadow, unless they were used in another
 //! way meanwhile: marked by a use, held, viewed, mapped or written.
 //!
-//! Two cases are decided by the state of the frame at the moment of the eviction, since its words
-//! have no bit left to remember more. A block that was only prefetched meanwhile is unmarked at
-//! that moment, and is evicted. If two of these reads use a block at the same time, both hold it,
-//! and the one that brought it in takes the other's reference for a use: the block stays.
+//! Two cases are decided by the state of the frame at the moment of the eviction, since the frame's
+//! metadata has no bits left to record more. A block that was only prefetched meanwhile has no mark
+//! at that moment, and is evicted. If two of these reads use a block at the same time, both hold
+//! it, and the one that brought it in mistakes the other's reference for a use: the block stays.
 
 use std::collections::VecDeque;
 use std::ops::{Range, RangeBounds};
@@ -101,7 +101,8 @@ impl<'f> UncachedRead<'f> {
         let file = self.file;
         loop {
             while let Some(held) = self.brought.pop_front_if(|held| held.block <= block) {
-                // Otherwise the read has passed the block, or the block was cut off or moved.
+                // If this is false, the read has passed the block, or the block was cut off or
+                // moved.
                 if held.block == block && held.meta().hold.load().is_cached() {
                     self.go_on(&held);
                     file.check_not_reentrant()?;

@@ -28,7 +28,7 @@ static ZEROS: Zeros = Zeros([0; MAX_ZEROS as usize]);
 /// evicted or dropped.
 ///
 /// A view is owned, cloneable, `Send` and `Sync`. It keeps its block in memory (and charged) as
-/// long as it lives: drop views soon, or the group fills up with them.
+/// long as it lives, so drop views early: otherwise they fill up the group.
 ///
 /// ```
 /// use innerspace::{MIB, Memory, View, file::FileAccess, store::MemoryStore};
@@ -51,8 +51,8 @@ impl View {
         View(Pinned::of_static(&ZEROS.0[..len]))
     }
 
-    /// Creates a view of part of a block that the caller holds. Returns `None` if the block is no
-    /// longer the file's, is being written, or is mapped writable.
+    /// Creates a view of part of a block that the caller holds. Returns `None` if the block has
+    /// left the file's index, is being written, or is mapped writable.
     pub(crate) fn of_frame(pool: &Arc<Pool>, frame: FrameId, inside: Range<usize>) -> Option<View> {
         let pinned = Pinned::try_new(pool, frame, inside)?;
         Some(View(pinned))

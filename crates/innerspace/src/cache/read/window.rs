@@ -3,8 +3,8 @@
 //! - The first window of a stream is [`FIRST_WINDOW`].
 //! - The next window is twice the last, or half of it if most of the last was evicted unused
 //!   ([`Tuning::next`]).
-//! - The largest window is a part of the nearest limit ([`largest`]). The number of blocks that may
-//!   be in flight bounds it as well.
+//! - The largest window is a part of the nearest limit ([`largest`]). It is also bounded by the
+//!   number of blocks that may be in flight.
 //! - A window of several requests of the store moves by one request at a time
 //!   ([`Tuning::stride`]).
 //! - The largest window of an uncached read is [`MOST_UNCACHED_WINDOW`].
@@ -16,17 +16,17 @@ use crate::units::{KIB, MIB};
 /// The first window of a stream in blocks, or fewer if the largest is smaller.
 pub(super) const FIRST_WINDOW: u64 = 4;
 
-/// The largest window of read-ahead is this part (a sixteenth) of the nearest limit, but at most
-/// [`MOST_WINDOW`]. It is at least [`LEAST_WINDOW`], Linux's own, unless that exceeds
-/// [`LARGE_PART`] (an eighth) of the limit. It also holds half of [`REQUESTS_AHEAD`] requests of
-/// the store's preferred size, unless these exceed a sixteenth. See [`largest`].
+/// The largest window of read-ahead is `1 / WINDOW_PART` of the nearest limit, but at most
+/// [`MOST_WINDOW`]. It is at least [`LEAST_WINDOW`], Linux's default, unless that exceeds
+/// `1 / LARGE_PART` of the limit. It also holds half of [`REQUESTS_AHEAD`] requests of the store's
+/// preferred size, unless these exceed `1 / WINDOW_PART` of the limit. See [`largest`].
 const WINDOW_PART: u64 = 16;
 const MOST_WINDOW: u64 = 8 * MIB;
 const LEAST_WINDOW: u64 = 128 * KIB;
 const LARGE_PART: u64 = 8;
 
 /// The number of requests in two windows, where the limit has room for them and the store serves as
-/// many at a time: the more are in flight, the less the delay of each matters.
+/// many at a time: the more requests are in flight, the less the latency of each matters.
 const REQUESTS_AHEAD: u64 = 8;
 
 /// The largest window of a read that caches nothing, in bytes.
@@ -57,7 +57,7 @@ pub(crate) struct Tuning {
 
 impl Tuning {
     /// Returns the window after one of `window` blocks, which was set when `wasted_before` blocks
-    /// had been read in vain.
+    /// had been read ahead and evicted unused.
     pub(super) fn next(&self, window: u64, wasted_before: u64) -> u64 {
         let wasted = self.wasted.wrapping_sub(wasted_before);
         let read = self.stride(window).unwrap_or(window);
