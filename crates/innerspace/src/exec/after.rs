@@ -14,7 +14,7 @@ crate::sync::thread_local! {
     static AFTER: RefCell<Option<Vec<Waker>>> = const { RefCell::new(None) };
 }
 
-/// Returns whether this thread runs a job.
+/// Returns whether this thread is running a job.
 pub(crate) fn is_in_job() -> bool {
     AFTER
         .try_with(|after| after.borrow().is_some())

@@ -1,4 +1,4 @@
-//! Calls to foreign code, deferred by threads that could not make them where they were.
+//! Calls to foreign code, deferred by threads that could not make them at that point.
 //!
 //! The last reference to a file may be dropped at an awkward point: below reclaim, with a block
 //! locked, or in a call to the file's own store. Closing the file there would wait for something

@@ -125,7 +125,8 @@ impl<W> InFlight<W> {
         if *entry.stage.lock() == Stage::Detached {
             return entry.take();
         }
-        // A thread that waits for the request may now have to do the work.
+        // Wakes threads that wait for the request, since one of them may have to do the work. The
+        // mutex is acquired first, so that a thread that is about to sleep is not missed.
         drop(self.table.lock());
         self.changed.notify_all();
         None

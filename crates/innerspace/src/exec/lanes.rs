@@ -42,7 +42,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// The initial capacity of a queue.
 const LEAST_QUEUE: usize = 16;
 
-/// A job, which runs at most once. A job that is dropped in a queue does not run.
+/// A job, which runs at most once. A job that is dropped while it is in a queue does not run.
 pub(crate) trait Job: Send {
     /// Runs the job. The panic hook reports a panic; it goes no further.
     fn run(self: Box<Self>);

@@ -2,9 +2,9 @@
 //! locks that it holds.
 //!
 //! If a store's callback called back into its own file, or a device's handler into its own space,
-//! it would wait for itself. So each layer records here what it enters, and refuses calls that
-//! would wait for themselves. In this module files and spaces are plain numbers: a file is named by
-//! its address, a space by its identifier.
+//! the thread would wait for itself. So each layer records here what it enters, and refuses calls
+//! that would wait for themselves. In this module files and spaces are plain numbers: a file is
+//! named by its address, a space by its identifier.
 //!
 //! Destructors of thread locals may call the library, too. The list therefore has no destructor,
 //! and exists as long as the thread; [`Ending`] frees its memory.

@@ -1,4 +1,4 @@
-//! The block sizes of open files, and the smallest limits that have room for such a block.
+//! The block sizes of open files, and the smallest limit that has room for a block of each size.
 
 use super::GroupError;
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -35,7 +35,7 @@ pub(super) fn pages_for(order: u8) -> PageCount {
     PageCount((1 << order) + BESIDE)
 }
 
-/// Creates the error of a group that has no room for a block.
+/// Creates the error for a group that has no room for a block.
 pub(super) fn too_small(group: String, max: PageCount, order: u8) -> GroupError {
     GroupError::TooSmallForBlocks {
         group,

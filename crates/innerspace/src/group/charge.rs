@@ -38,7 +38,7 @@ impl Charge<'_> {
         self.group
     }
 
-    /// Returns the pages charged.
+    /// Returns the number of pages charged.
     pub(crate) fn pages(&self) -> PageCount {
         self.pages
     }
@@ -88,8 +88,8 @@ pub(crate) enum Reach {
     Batch,
     /// The stock, a batch, or the requested pages alone, if every `max` and `high` allows.
     High,
-    /// The stock, a batch, or the requested pages alone, if every `max` allows, if necessary after
-    /// the stocks of other threads are drained. A refusal is counted as an event.
+    /// The stock, a batch, or the requested pages alone, if every `max` allows. If necessary, the
+    /// stocks of other threads are drained first. A refusal is counted as an event.
     Max,
     /// Like [`Reach::Max`], for another attempt after a refusal: a further refusal is not counted.
     MaxAgain,
@@ -123,7 +123,7 @@ impl GroupTree {
         })
     }
 
-    /// Returns the pages of a thread's first batch; 0 if threads have no stocks.
+    /// Returns the number of pages in a thread's first batch; 0 if threads have no stocks.
     pub(crate) fn first_batch(&self) -> usize {
         self.stocks.first_batch() as usize
     }

@@ -15,7 +15,7 @@ pub(super) enum Ceiling {
     Enforced,
     /// The whole `max`: for pages for which room is kept.
     Kept,
-    /// `max` and `high`: for the stock, and for callers that have another way to charge.
+    /// `max` and `high`: for the stock, and for callers that can charge in another way if refused.
     BelowHigh,
 }
 
@@ -27,14 +27,14 @@ impl Node {
         self.max.load(Ordering::Relaxed).saturating_sub(lent)
     }
 
-    /// Returns how many pages can be added without passing either limit.
+    /// Returns how many pages can be added before usage exceeds the limit or `high`.
     fn margin(&self) -> u64 {
         let limit = self.limit().min(self.high.load(Ordering::Relaxed));
         limit.saturating_sub(self.usage.load(Ordering::Relaxed))
     }
 
-    /// Adds to `usage` unless that would pass a limit, and returns the new usage. Uses
-    /// compare-and-swap rather than add-and-undo: so usage never exceeds `max`, even for an
+    /// Adds to `usage` unless that would exceed a limit, and returns the new usage. Uses
+    /// compare-and-swap rather than add-and-undo, so that usage never exceeds `max`, even for an
     /// instant, and an attempt that fails here never causes another charge to be refused here.
     #[inline]
     fn try_add(&self, pages: u64, ceiling: Ceiling) -> Option<u64> {

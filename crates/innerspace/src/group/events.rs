@@ -64,7 +64,7 @@ pub struct GroupStats {
     pub events: GroupEvents,
     /// Pages of page-table and index nodes charged to the group itself.
     pub tables: PageCount,
-    /// Accessors of spaces in the group.
+    /// The number of accessors of spaces in the group.
     pub accessors: u32,
 }
 

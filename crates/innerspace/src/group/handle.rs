@@ -162,8 +162,8 @@ impl Group {
         self.0.tree.name(self.0.id)
     }
 
-    /// Returns the names from the root to this group, joined by `/`, as errors and
-    /// [`GroupStats::path`] have them: `root/tenant-a`.
+    /// Returns the names from the root to this group, joined by `/`, as in errors and in
+    /// [`GroupStats::path`]: `root/tenant-a`.
     pub fn path(&self) -> String {
         self.0.tree.path_name(self.0.id)
     }
@@ -197,12 +197,12 @@ impl Group {
 
     /// Protects the group's pages from being evicted for other groups. While the group has no more
     /// than `low` bytes (rounded down to whole pages), its pages are evicted for another group only
-    /// when the others have no unprotected pages left. Protection is bounded by that of the groups
-    /// above. If children ask for more than their parent has, they share it in proportion to how
-    /// much each uses of what it asks for. `None`, the default, gives no protection.
+    /// when the other groups have no unprotected pages left. Protection is bounded by that of the
+    /// groups above. If children ask for more than their parent has, they share it in proportion to
+    /// how much each uses of what it asks for. `None`, the default, gives no protection.
     ///
     /// # Errors
-    /// None today: the limits of a group are checked when they are used.
+    /// None at present: the limits of a group are checked when they are used.
     pub fn set_low(&self, low: impl Into<Option<u64>>) -> Result<(), GroupError> {
         self.set(Protection::Low, low.into())
     }
@@ -213,8 +213,8 @@ impl Group {
     /// Other groups cannot use this memory for data that is not yet written to its store: a write
     /// that would do so is refused, and the error names the writer's group. Data that was unwritten
     /// when the protection was set may stay until it is written. Anonymous memory and views of
-    /// other groups cannot be evicted; a `max` of these groups keeps them from taking the protected
-    /// memory.
+    /// other groups cannot be evicted; set a `max` on those groups to keep them from taking the
+    /// protected memory.
     ///
     /// # Errors
     /// [`GroupError::MinAboveMax`]: nothing changed.

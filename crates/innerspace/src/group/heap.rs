@@ -17,7 +17,7 @@ const ROUNDS: usize = 16;
 /// How a charge may make room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum MayReclaim {
-    /// By evicting any page. The caller holds no lock of a file and no section is open.
+    /// By evicting any page. The caller holds no file's lock and is in no section.
     Yes,
     /// By evicting clean pages only: no store is called.
     Clean,
@@ -78,7 +78,7 @@ impl HeapBytes {
 
 impl Drop for HeapBytes {
     fn drop(&mut self) {
-        // In a child of fork(2), the ledger may be locked for good.
+        // In a child of fork(2), the ledger may be locked for ever.
         if self.tree.maker.is_current() {
             self.tree.give_heap_back(self.group, self.bytes);
         }

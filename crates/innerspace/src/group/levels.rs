@@ -5,8 +5,8 @@ use super::GroupId;
 /// The operations on a tree's counters that the stock needs.
 pub(super) trait Levels {
     /// Adds `pages` at every level from `group` upwards. Returns false, with no change, if a level
-    /// would then exceed its `max` or `high`. The `stocked` pages do not count in peaks. Counts no
-    /// event.
+    /// would then exceed its `max` or `high`. The `stocked` pages do not count towards peaks.
+    /// Counts no event.
     fn add_batch(&self, group: GroupId, pages: u32, stocked: u32) -> bool;
 
     /// Returns how many pages can be added at every level from `group` upwards before one exceeds

@@ -58,12 +58,12 @@ pub(crate) struct Node {
     pub(super) accessors: AtomicU32,
     /// Below this mark, the group's pages are evicted only when nothing unprotected is left.
     pub(super) low: AtomicU64,
-    /// Below this mark, the group's pages are not evicted for others at all.
+    /// Below this mark, the group's pages are not evicted for other groups at all.
     pub(super) min: AtomicU64,
     /// The sum of `min` of the groups right below. It changes only under the tree's mutex.
     pub(super) owed: AtomicU64,
     _events_apart: Apart,
-    /// Charges write these too, when they meet a limit.
+    /// Charges also write these counters, when they reach a limit.
     pub(super) events: EventCounters,
     pub(super) blocks: BlockSizes,
     /// The charges for heap memory. An innermost lock.

@@ -11,9 +11,10 @@
 //! `slot` describes the bits of the word.
 //!
 //! - A charge of n pages takes n off the count.
-//! - An uncharge of n pages adds n to the count, and sets low to the count before. If the slot
-//!   would then hold more than `most`, it keeps half of `most`.
-//! - A refill sets count to the batch less n. The batch was first added to every level.
+//! - An uncharge of n pages lowers low to the count, if that is lower, and then adds n to the
+//!   count. If the slot would then hold more than `most`, it keeps half of `most`.
+//! - A refill adds a batch less n to the count, which becomes at most the batch. The batch was
+//!   first added to every level.
 //! - A drain, before a refusal or by a deletion, sets count and most to 0, so that the next batch
 //!   is a first one. The count is taken off every level.
 //! - The refill of another group takes over group, count and most. The old count is taken off every
@@ -43,7 +44,7 @@
 //! is waited for, and every other thread puts pages in a slot at most once more.
 //!
 //! **Deletion (M6).** The group is marked deleted, then its slots are emptied. A thread looks at
-//! the mark while it changes its slots, so one of the two threads sees the other's change.
+//! the mark while it changes its slots, so at least one of the two threads sees the other's change.
 //!
 //! **Giving back more than is charged (M14)** is detected before anything is stocked: the group's
 //! own charge, less the thread's stock, is too small. The counter is read first, with Acquire, then
@@ -244,7 +245,7 @@ impl Stocks {
         true
     }
 
-    /// Returns the pages of a first batch.
+    /// Returns the number of pages in a first batch.
     pub(super) fn first_batch(&self) -> u32 {
         self.batches.first
     }

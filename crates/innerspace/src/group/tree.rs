@@ -16,7 +16,7 @@ use crate::sync::{Arc, Mutex, OnDrop, Rank, Weak, failpoint};
 use crate::sys::process::Process;
 use crate::units::PageCount;
 
-/// Levels on the longest path: the root and [`MAX_DEPTH`] below it.
+/// The number of levels on the longest path: the root and [`MAX_DEPTH`] below it.
 pub(crate) const MAX_LEVELS: usize = MAX_DEPTH + 1;
 
 /// Bytes of a handle, and of the reference counts next to a name.

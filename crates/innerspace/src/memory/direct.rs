@@ -55,7 +55,7 @@ impl Memory {
     ///
     /// # Errors
     /// [`DaxError::Open`], [`DaxError::Unsupported`]; [`DaxError::OpenOtherwise`] if the file is
-    /// open in this memory already: through the page cache, or read-only, or for another group, or
+    /// already open in this memory: through the page cache, or read-only, or for another group, or
     /// with another choice of [`OnShrink`].
     pub fn open_dax(&self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
         self.dax_options().open(path)
@@ -161,8 +161,8 @@ impl DaxOpener {
         self.over_path(path.as_ref(), Create::Never)
     }
 
-    /// Opens a host file that the program has opened: one without a name, or one that another
-    /// process passed on. The file must permit the access that [`DaxOpener::access`] sets.
+    /// Opens a host file that the program has already opened: one without a name, or one that
+    /// another process passed on. The file must permit the access that [`DaxOpener::access`] sets.
     ///
     /// # Errors
     /// The errors of [`Memory::open_dax`]; also an error if the file was opened for appending,
@@ -254,8 +254,8 @@ impl DaxOpener {
     /// Creates a host file, or empties an existing one, and opens it for reading and writing.
     ///
     /// # Errors
-    /// The errors of [`Memory::open_dax`], and [`DaxError::NotEmptied`] if the file is open for
-    /// direct access in this memory already.
+    /// The errors of [`Memory::open_dax`], and [`DaxError::NotEmptied`] if the file is already open
+    /// for direct access in this memory.
     pub fn create(self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
         self.access(FileAccess::ReadWrite)
             .over_path(path.as_ref(), Create::Truncate)

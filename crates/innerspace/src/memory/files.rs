@@ -165,8 +165,8 @@ impl OpenFiles {
         }))
     }
 
-    /// Adds a file that was just opened to the table. It stays there until it ends, and `ending` is
-    /// dropped then.
+    /// Adds a file that was just opened to the table. The file stays in the table until it ends;
+    /// then `ending` is dropped.
     pub(super) fn note_open(
         &self,
         files: &mut Entries,
@@ -203,7 +203,7 @@ impl OpenFiles {
         mark
     }
 
-    /// Opens the file at a path once. If it is open already, returns the result of `same`; if not,
+    /// Opens the file at a path once. If it is already open, returns the result of `same`; if not,
     /// the result of `make`, which is called with the file locked against other processes.
     ///
     /// The file is identified by its open descriptor, because the path may name another file a

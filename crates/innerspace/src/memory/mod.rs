@@ -153,7 +153,7 @@ impl Memory {
     /// ```
     ///
     /// # Errors
-    /// [`SnapshotFileError`]; then nothing is kept.
+    /// [`SnapshotFileError`], in which case nothing is kept.
     pub fn load_snapshot(
         &self,
         from: impl std::io::Read,
@@ -167,7 +167,7 @@ impl Memory {
     /// another group pays for the fork. Pages of files are charged to the groups of the files.
     ///
     /// # Errors
-    /// [`SnapshotFileError`], also if the group is full; then nothing is kept.
+    /// [`SnapshotFileError`], also if the group is full. Nothing is kept in that case.
     pub fn load_snapshot_in(
         &self,
         group: &Group,
@@ -230,10 +230,10 @@ impl Memory {
     /// file's last handle is gone. [`Memory::take_errors`] returns these errors, too. A later hook
     /// replaces an earlier one.
     ///
-    /// The hook runs on one of the memory's threads, or in [`Memory::tick`]. No lock that a call to
-    /// this library takes is held then. The hook also runs when the last `Memory` is dropped. After
-    /// that, with [`Threads::None`], it runs in the thread that drops the file. Up to 64 errors,
-    /// the latest, wait until the hook is called with them;
+    /// The hook runs on one of the memory's threads, or in [`Memory::tick`]. During the call, no
+    /// lock is held that a call to this library takes. The hook also runs when the last `Memory` is
+    /// dropped. After that, with [`Threads::None`], it runs in the thread that drops the file. Up
+    /// to 64 errors, the latest, wait until the hook is called with them;
     /// [`Totals::error_untold`](crate::Totals::error_untold) counts those that were dropped before.
     ///
     /// With [`Threads::None`] the hook also runs in a thread that waits for a future by

@@ -27,7 +27,7 @@ pub enum OpenError {
     /// A block of the file does not fit in the limit of the group that was to pay for the file.
     #[error("{file}: {why}")]
     BlockTooLarge {
-        /// The file.
+        /// The name of the file.
         file: String,
         /// The group, its limit and the size of the block.
         why: GroupError,
@@ -38,7 +38,7 @@ pub enum OpenError {
     /// The same store is already open in this memory, with other options.
     #[error("{file}: is open already {how}; close it first, or open it the same way")]
     OpenOtherwise {
-        /// The file.
+        /// The name of the file.
         file: String,
         /// The way in which it is open.
         how: &'static str,
@@ -46,7 +46,7 @@ pub enum OpenError {
     /// The same store is already open in this memory, so it was not emptied.
     #[error("{file}: is open already, so it is not emptied; close it first")]
     NotEmptied {
-        /// The file.
+        /// The name of the file.
         file: String,
     },
 }
@@ -127,7 +127,7 @@ impl Memory {
     /// Creates a file, or empties an existing one, and opens it for reading and writing.
     ///
     /// # Errors
-    /// See [`OpenError`]: [`OpenError::NotEmptied`] if the file is open in this memory already. A
+    /// See [`OpenError`]: [`OpenError::NotEmptied`] if the file is already open in this memory. A
     /// file that is in use keeps its content.
     pub fn create(&self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
         self.file_options().create(path)
@@ -277,8 +277,8 @@ impl FileOpener {
         self.with_create(path.as_ref(), Create::Never)
     }
 
-    /// Opens a file that the program has opened: one without a name, or one that another process
-    /// passed on. The file must permit the access that [`FileOpener::access`] sets.
+    /// Opens a file that the program has already opened: one without a name, or one that another
+    /// process passed on. The file must permit the access that [`FileOpener::access`] sets.
     ///
     /// ```
     /// # use std::io::Write;
@@ -313,7 +313,7 @@ impl FileOpener {
     /// Creates a file by path, or empties an existing one, for reading and writing.
     ///
     /// # Errors
-    /// See [`OpenError`]: [`OpenError::NotEmptied`] if the file is open in this memory already.
+    /// See [`OpenError`]: [`OpenError::NotEmptied`] if the file is already open in this memory.
     pub fn create(self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
         self.access(FileAccess::ReadWrite)
             .with_create(path.as_ref(), Create::Truncate)
@@ -377,7 +377,8 @@ impl FileOpener {
         self.options.group.as_ref().unwrap_or(root)
     }
 
-    /// Charges the group for an open file. Fails if no block of the file fits in the group.
+    /// Charges the group for an open file. Fails if a block of the file does not fit in the group's
+    /// limit.
     fn charge(&self, name: &dyn Fn() -> String) -> Result<Ending, OpenError> {
         let name: Arc<str> = self.shown_name(name).into();
         let order = self.options.block_order(&name)?;

@@ -15,7 +15,7 @@ use crate::sync::{Arc, Mutex, Rank};
 /// The time between ticks.
 const TICK: Duration = Duration::from_secs(1);
 
-/// The handle of a service thread.
+/// A handle to a service thread.
 #[derive(Debug)]
 pub(super) struct Service {
     /// A mutex that the thread holds while it works.

@@ -11,7 +11,7 @@
 //! | [`background`] | the service thread's steps: watermarks, old dirty blocks |
 //! | [`check`] | validation, and the holders of a full group's memory |
 //! | [`evict`] | reclaim: passes, clusters, aging, rounds |
-//! | [`pool`] | [`Pool`], a set of components; freeing, and the small calls of the layers above |
+//! | [`pool`] | [`Pool`], a set of components; freeing, and the small calls for the layers above |
 //! | [`uses`] | the marks that a use of a block leaves |
 //! | [`lists`] | each group's lists, batches, refaults, eviction policies |
 //! | [`owners`] | [`Owner`]: the upcall to a file; the registered owners |

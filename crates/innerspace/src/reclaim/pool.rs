@@ -1,4 +1,4 @@
-//! The pool: its components, freeing, and the small calls of the layers above.
+//! The pool: its components, freeing, and the small calls for the layers above.
 
 use super::background::Background;
 use super::defer::RetireQueue;
@@ -296,7 +296,7 @@ impl Pool {
     }
 }
 
-/// Calls about lists.
+/// Operations on the lists.
 impl Pool {
     /// Lists a published block, through this thread's batch: on the active list if it is flagged
     /// ACTIVE, otherwise on the inactive one. The caller holds the block.

@@ -65,14 +65,14 @@ impl StoreScope {
         }
     }
 
-    /// Returns whether this thread is in a scope of this pool. A thread whose locals are destroyed
-    /// counts as in a scope.
+    /// Returns whether this thread is in a scope of this pool. A thread whose thread locals are
+    /// destroyed counts as being in a scope.
     pub(super) fn is_open(pool: u64) -> bool {
         StoreScope::innermost(pool).is_some()
     }
 
     /// Returns the scope of this pool that this thread opened last. Returns [`Scope::Owner`] if the
-    /// thread's locals are destroyed, since it may be calling an owner.
+    /// thread's thread locals are destroyed, since it may be calling an owner.
     pub(super) fn innermost(pool: u64) -> Option<Scope> {
         let is_of = |open: &&Open| open.pool == pool;
         let find = |open: &[Open]| open.iter().rfind(is_of).map(|open| open.scope);

@@ -8,9 +8,10 @@
 //!   `is_new_use`; a read through a `BlockReader`: `cache/read/block_reader.rs`
 //! - a write, or a store over a hole: `cache/lookup/get.rs`, for lookups with `Get::ACCESSED`; an
 //!   entirely new block: `cache/write/new_blocks.rs`, which creates it with REFERENCED
-//! - accesses through a mapping: all accesses between two times that reclaim looks at the page
-//!   count as one use. They set the accessed bit (VALID_R or VALID_X, `space/table/pte.rs`).
-//!   Reclaim collects this bit by `Owner::age`, and calls [`Pool::used_through_mapping`].
+//! - accesses through a mapping. Reclaim looks at the page from time to time, and all accesses
+//!   since its last look count as one use. They set the accessed bit (VALID_R or VALID_X,
+//!   `space/table/pte.rs`). Reclaim collects this bit by `Owner::age`, and calls
+//!   [`Pool::used_through_mapping`].
 //!
 //! None of these is a use: read-ahead, fault-around, a prefetch, an uncached read. A block that
 //! comes back soon after its eviction may become active immediately: `lists/refault.rs`.
@@ -50,8 +51,8 @@ impl Pool {
         if meta.is_marked() && !self.samples() {
             meta.warm();
             // Another thread may have begun a sampling stretch meanwhile, and have cooled this
-            // block before it was made hot here. The change of the hold word above then reads from
-            // that cooling, so the check below sees that sampling is on.
+            // block before it was made hot here. In that case, the change of the hold word above
+            // read the cooled value, so the check below sees that sampling is on.
             if self.samples() {
                 meta.hold.cool();
             }
@@ -66,7 +67,7 @@ impl Pool {
 
     /// Samples a use of a page of this block through a mapping. The caller is in a section. Returns
     /// whether the page's next use must also be seen. If so, the caller clears the accessed bit,
-    /// and [`Uses::TOUCHED`] keeps it for reclaim.
+    /// and [`Uses::TOUCHED`] preserves the use for reclaim.
     #[cold]
     pub(crate) fn sample_mapped(&self, head: FrameId) -> bool {
         let meta = self.frames.meta(head);

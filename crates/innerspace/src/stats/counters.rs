@@ -137,7 +137,7 @@ const UNKNOWN: usize = usize::MAX - 1;
 thread_local! {
     /// The owner of the thread's number. When it is dropped, it gives the number back.
     static NUMBER: Number = Number::take();
-    /// The number itself. It needs no destructor, so reading it costs a load.
+    /// The number itself. It needs no destructor, so reading it costs one load.
     static KNOWN: Cell<usize> = const { Cell::new(UNKNOWN) };
 }
 

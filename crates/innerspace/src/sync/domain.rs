@@ -569,7 +569,7 @@ mod for_tests {
     use super::*;
 
     impl Domain {
-        /// Makes a reader that caches nothing and is online.
+        /// Creates a reader that caches nothing and is online.
         pub(crate) fn register(domain: &Arc<Domain>) -> Sections {
             #[cfg_attr(not(loom), expect(unused_mut))]
             let mut sections = Domain::register_at(domain, CacheBinding::of_nothing(), NO_OWNER);

@@ -6,7 +6,7 @@
 //!
 //! | build | types | what it proves |
 //! |---|---|---|
-//! | plain | `std` | the real thing |
+//! | plain | `std` | nothing: it is the real thing |
 //! | `--cfg loom` | `loom` | orderings of one small protocol, exhaustively, two or three threads |
 //! | `--cfg shuttle` | `shuttle` | whole operations, by random sequentially consistent schedules |
 //!

@@ -43,8 +43,8 @@ pub(crate) mod atomic {
 
 /// std's atomics in every build, for words that live in raw memory and are reached by `from_ptr`.
 ///
-/// The model checkers do not see these accesses. Where the place of one in the schedule matters,
-/// call [`interleave`] next to it.
+/// The model checkers do not see these accesses. Where the position of such an access in the
+/// schedule matters, call [`interleave`] next to it.
 pub(crate) mod raw {
     #[cfg(not(loom))]
     pub(crate) use std::sync::atomic::AtomicU32;

@@ -8,7 +8,7 @@
 //! | drop after use | `sync_file_range`, `posix_fadvise` | none |
 //! | holes | `SEEK_DATA`, `SEEK_HOLE`, `fallocate` | none: all is data, a punch writes zeros |
 //! | identity | device and inode number | Unix: the same; Windows: unknown |
-//! | the holder of a lock | `/proc/locks`, of our pid namespace | unknown |
+//! | the holder of a lock | `/proc/locks`, of our PID namespace | unknown |
 //! | cached pages | `cachestat` (6.5), else `mincore` | unsupported |
 //!
 //! On Windows positioned I/O moves the file's cursor, which no code here uses.

@@ -314,7 +314,7 @@ mod for_tests {
     use super::*;
 
     impl Mapping {
-        /// Returns how many host pages of a range, which begins and ends with one, have memory.
+        /// Returns how many host pages of a range, which consists of whole pages, have memory.
         pub(crate) fn resident_pages(&self, range: Range<usize>) -> usize {
             assert!(range.start <= range.end && range.end <= self.len);
             let mut pages = vec![0_u8; range.len() / host_page_size()];

@@ -40,8 +40,8 @@ const MOST_EXTRA_PAGES: u64 = 256;
 /// The most pages over `high` that one request frees.
 const HIGH_PAGES: u64 = 128;
 
-/// A request that may not wait succeeds up to this many pages above `high`. In small groups it is
-/// an eighth of `high`.
+/// A request that may not wait succeeds up to this many pages above `high`. In small groups, the
+/// number is an eighth of `high`.
 const HIGH_SLACK: u64 = 64;
 
 /// How far a request for memory may go.
@@ -106,7 +106,7 @@ enum Attempt {
     SetAside,
 }
 
-/// Requests and their hits.
+/// Requests, and the path of a hit.
 impl Pool {
     /// Allocates a block of `1 << order` frames charged to `group`. Its bytes are whatever its last
     /// user left.

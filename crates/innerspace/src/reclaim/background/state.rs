@@ -43,7 +43,7 @@ pub(crate) struct Background {
     wanted: AtomicBool,
     sleep: Mutex<()>,
     wake: Condvar,
-    /// Whether threads of the memory write, each for one owner.
+    /// Whether threads of the memory do the writing, each for one owner.
     served: AtomicBool,
     /// The flushes that are left to threads of the memory.
     pub(super) flushing: Progress,

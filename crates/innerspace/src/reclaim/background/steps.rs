@@ -24,7 +24,7 @@ const TICK_STEPS: u32 = 64;
 /// Whether a step left work for the next one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
-    /// There is more to do: the caller makes the next step without a sleep.
+    /// There is more to do: the caller makes the next step without sleeping.
     More,
     /// There is nothing to do until something changes.
     Idle,

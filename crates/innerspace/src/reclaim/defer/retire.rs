@@ -13,7 +13,8 @@ use crate::reclaim::progress::{Progress, Working};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, Rank, failpoint};
 
-/// The number of fresh entries at which the queue is to be flushed at the next safe point.
+/// The number of fresh entries (those not held back) at which the queue is to be flushed at the
+/// next safe point.
 const FLUSH_AT: usize = 64;
 
 crate::sync::thread_local! {
@@ -86,8 +87,8 @@ impl<T> Batch<'_, T> {
             .extract_if(.., |(owner, _)| !is_free(*owner))
             .collect();
         let fresh = fresh.into_iter().map(|(_, entry)| entry);
-        // Entries held back before were counted under the mutex that `take` locked afterwards, so
-        // this load sees them.
+        // Entries held back before the batch was taken were counted under the mutex that `take`
+        // locked later, so this load sees them.
         if back.is_empty() && self.queue.held() == 0 {
             return fresh.collect();
         }

@@ -2,8 +2,8 @@
 //!
 //! A page that a fault has just brought in has its accessed bit set, and so has a page that has
 //! been used a thousand times. If reclaim looked at pages only when it needed one, it could not
-//! tell the two apart, and would evict the older. So once a group is half full, each batch of new
-//! pages causes a look at twice as many pages from the tail of the group's inactive list. Pages
+//! tell the two apart, and would evict the older. So once a group is half full, for each batch of
+//! new pages, twice as many pages are looked at from the tail of the group's inactive list. Pages
 //! that were used go to the head, referenced; those that are used again before the next look become
 //! active. The rest stay at the tail, to be evicted first.
 

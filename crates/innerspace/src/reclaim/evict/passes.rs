@@ -1,4 +1,4 @@
-//! One call of reclaim: passes over the groups of a subtree.
+//! One call to reclaim: passes over the groups of a subtree.
 //!
 //! One call frees about as much as requested. Each pass gives every group of the subtree a share in
 //! proportion to its size, and looks at that many pages from the tail of its inactive list; each

@@ -81,7 +81,7 @@ pub(crate) trait Owner: Send + Sync {
     /// Evicts clean blocks. The steps are: try_lock, revoke, one grace period for all, freeze,
     /// removal from the index (leaving the shadow that `Pool::shadow_pack` returns), `Pool::free`.
     /// Blocks that are dirty, viewed or busy stay, and are counted as busy. If some can be evicted
-    /// only after a sync, this call makes the sync where `io` includes the owner.
+    /// only after a sync, this call performs the sync, provided that `io` includes the owner.
     fn evict(&self, frames: &[FrameId], io: Io) -> EvictCount;
 
     /// Called when the last hold on a block that could not be filled is gone. The last hold may be
@@ -89,7 +89,7 @@ pub(crate) trait Owner: Send + Sync {
     /// only.
     fn failed_block_freed(&self, _frame: FrameId) {}
 
-    /// Writes dirty blocks back, where `io` includes the owner. The blocks stay cached. Returns how
+    /// Writes dirty blocks back, if `io` includes the owner. The blocks stay cached. Returns how
     /// many pages were written. An owner whose store fails may skip calls.
     fn clean(&self, frames: &[FrameId], io: Io) -> PageCount;
 

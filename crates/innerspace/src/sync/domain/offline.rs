@@ -86,8 +86,8 @@ impl Domain {
             participant.alone.fetch_or(OFFLINE, Ordering::SeqCst);
         }
         if self.mode == BarrierMode::Membarrier {
-            // This is needed even where readers fence, since they may fence before they load the
-            // flag. In the other mode, the read-modify-writes order everything.
+            // The barrier is needed even where readers fence, since they may fence before they load
+            // the flag. In the other mode, the read-modify-writes order everything.
             barrier::heavy();
         }
         for participant in oldest {

@@ -134,8 +134,8 @@ pub(crate) unsafe fn store_atomic<T: AtomicScalar>(address: *mut u8, value: T, o
     unsafe { T::store_atomic(address, value, order) }
 }
 
-/// Replaces the value with `new` if it is `current`, with the first ordering, and returns it. If it
-/// is another value, returns that value as `Err`, loaded with the second ordering.
+/// Replaces the value with `new` if it is `current`, with the first ordering, and returns
+/// `current`. Otherwise returns the value as `Err`, loaded with the second ordering.
 ///
 /// # Safety
 /// As for [`load_atomic`].

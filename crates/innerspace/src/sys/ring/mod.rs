@@ -199,7 +199,7 @@ impl<T: Send + 'static> Ring<T> {
             };
             let entry = entry_of(fd, offset, iovecs).user_data(key);
             // SAFETY: the caller of `submit` promised that the memory is valid until the payload
-            // comes back. The list of buffers stays in the slot for as long.
+            // comes back. The list of buffers stays in the slot until then, too.
             let pushed = unsafe { queue.push(&entry) };
             pushed.expect("the queue has an entry for each slot");
             keys.push(key);
