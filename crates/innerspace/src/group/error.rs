@@ -55,7 +55,7 @@ pub enum LimitReason {
     NothingEvictable,
     /// The caller asked not to wait, so reclaim did not run.
     WouldBlock,
-    /// The group is over its `high`, where requests have to wait, and the caller asked not to.
+    /// The group is over its `high`, where requests must wait, and the caller asked not to wait.
     OverHigh,
     /// The group had room, but pages in use, of any group, left no run of addresses for the block
     /// or view, and eviction did not make one.

@@ -1,4 +1,4 @@
-//! Computes which pages of each group are spared when a group above has to shrink.
+//! Computes which pages of each group are spared when a group above it must shrink.
 //!
 //! The rules are the published ones of Linux's `memory.low` and `memory.min`
 //! (Documentation/admin-guide/cgroup-v2.rst, with `memory_recursiveprot`). A group's protection is

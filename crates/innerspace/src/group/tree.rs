@@ -362,7 +362,7 @@ impl GroupTree {
     }
 
     /// Returns the group and all below it, including deleted ones that still have pages: the groups
-    /// that reclaim has to look at.
+    /// that reclaim must look at.
     pub(crate) fn subtree(&self, id: GroupId) -> Vec<GroupId> {
         let shape = self.shape.lock();
         let mut found = vec![id];

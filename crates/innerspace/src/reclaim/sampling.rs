@@ -293,7 +293,7 @@ impl Sampler {
         }
     }
 
-    /// Returns the curve of the uses counted. `uses` is the number of all uses by calls.
+    /// Returns the curve of the uses counted in `state`. `uses` is the number of all uses by calls.
     fn curve_of(&self, state: &State, uses: u64) -> MissCurve {
         let rate = self.rate();
         let counted: f64 = state.parts.iter().sum::<f64>() + state.farther;

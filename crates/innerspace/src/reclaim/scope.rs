@@ -143,8 +143,8 @@ impl Drop for StoreScope {
 pub(super) enum Refusals {
     /// Refusals are counted immediately.
     Counted,
-    /// The last refusal is kept, as its pool and group, until the trial ends. Earlier ones did not
-    /// make the trial fail.
+    /// The last refusal is kept, as its pool and group, until the trial ends. Earlier refusals did
+    /// not make the trial fail.
     Kept(Option<(u64, GroupId)>),
 }
 

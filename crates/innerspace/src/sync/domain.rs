@@ -367,10 +367,9 @@ impl Sections {
     }
 
     /// Opens a section for one access, and runs the access with the pending mark. The mark is set
-    /// if there is mail. It is also set if the section has yet to be ordered: the reader has to
-    /// fence first, or to go online. An access with the mark set uses nothing cached, and fails. If
-    /// the access succeeds, the section is closed; otherwise the caller calls [`Sections::order`]
-    /// next.
+    /// if there is mail. It is also set if the section has yet to be ordered: the reader must first
+    /// fence or go online. An access with the mark set uses nothing cached, and fails. If the
+    /// access succeeds, the section is closed; otherwise the caller calls [`Sections::order`] next.
     #[inline(always)]
     pub(crate) fn alone<R>(&mut self, access: impl FnOnce(PendingMark) -> Option<R>) -> Option<R> {
         // Loaded once, because the compiler has to assume that the access changes them.

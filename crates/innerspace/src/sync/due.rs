@@ -19,9 +19,9 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Due(AtomicBool);
 
 impl Due {
-    /// Notes a change for the future. Returns `true` if the caller has to put the future in the
-    /// list. If `false`, the future is in the list already, and is woken after a [`Due::take`] that
-    /// sees the caller's change.
+    /// Notes a change for the future. Returns `true` if the caller must put the future in the list.
+    /// If `false`, the future is already in the list, and is woken after a [`Due::take`] that sees
+    /// the caller's change.
     pub(crate) fn note(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }

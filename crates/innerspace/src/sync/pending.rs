@@ -26,7 +26,7 @@ pub(crate) struct Pending<const N: usize> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen(u64);
 
-/// Whether the owner has to drain before it adds more.
+/// Whether the owner must drain before it adds more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub(crate) enum Room {

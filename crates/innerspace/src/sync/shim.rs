@@ -144,7 +144,7 @@ pub(crate) struct Lock<L: ?Sized> {
 
 /// A mutex.
 pub(crate) type Mutex<T> = Lock<base::Mutex<T>>;
-/// A lock that one writer or several readers hold.
+/// A lock that one writer or several readers can hold at a time.
 pub(crate) type RwLock<T> = Lock<base::RwLock<T>>;
 
 /// Holds a lock. Dropping it unlocks.

@@ -189,8 +189,8 @@ mod platform {
     }
 
     fn advise(base: NonNull<u8>, len: usize, advice: libc::c_int) -> io::Result<()> {
-        // SAFETY: the advices used here change no content, except for MADV_DONTNEED, whose caller
-        // has the range to itself.
+        // SAFETY: the kinds of advice used here change no content, except for MADV_DONTNEED, whose
+        // caller has the range to itself.
         unsafe { calls::advise(base.as_ptr(), len, advice) }
     }
 

@@ -8,12 +8,12 @@ use crate::reclaim::pool::Pool;
 use crate::stats::Event;
 use crate::units::{FrameId, PageCount};
 
-/// The number of frames in a run: as many as a full magazine passes on at once, so that neighbours
-/// stay together.
+/// The number of frames in a run: as many as a full magazine passes on at a time, so that
+/// neighbours stay together.
 const RUN: usize = HALF;
 
-/// Drops references of owners one after the other, and frees the frames in runs. A frame in a run
-/// has no hold, is on no list, and is still charged. Dropping this frees the last run.
+/// Drops owners' references one after the other, and frees the frames in runs. A frame in a run has
+/// no hold, is on no list, and is still charged. Dropping this frees the last run.
 #[must_use = "frames are freed when this is dropped"]
 pub(crate) struct Freeing<'p> {
     pool: &'p Pool,

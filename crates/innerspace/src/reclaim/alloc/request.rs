@@ -82,7 +82,7 @@ enum Stuck {
 }
 
 impl Stuck {
-    /// Returns the group in which reclaim has to begin.
+    /// Returns the group in which reclaim must begin.
     fn group(self) -> GroupId {
         match self {
             Stuck::Charge(group) => group,

@@ -1,5 +1,5 @@
-//! Trials: a refusal may still be resolved before the caller learns of it. A trial counts a refusal
-//! only if it is not resolved.
+//! Trials: spans in which a refusal may still be resolved before the caller learns of it. A trial
+//! counts a refusal only if it is not resolved.
 
 use crate::group::GroupId;
 use crate::reclaim::pool::Pool;

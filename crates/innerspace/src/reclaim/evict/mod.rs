@@ -1,4 +1,4 @@
-//! Eviction: which frames are freed when a group has to become smaller.
+//! Eviction: which frames are freed when a group must become smaller.
 //!
 //! | file | what is in it |
 //! |---|---|

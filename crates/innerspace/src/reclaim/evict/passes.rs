@@ -36,7 +36,7 @@ const CLUSTER_PART: u64 = 64;
 /// serves a loop over slightly more pages than memory has, all of which become active after some
 /// rounds. Such a loop finds 36 % of its pages with eighths of the list, 28 % with halves, 29 %
 /// with sixteenths, 27 % if the whole list is moved at once, and none if only as many pages are
-/// moved as have to be freed.
+/// moved as must be freed.
 const FORCED_PART: u64 = 8;
 
 /// The number of passes before the last one.

@@ -79,7 +79,8 @@ impl Pool {
         let (finished, flushes) = (self.progress.finished(), self.background.flushes());
         let shrunk = {
             let _working = self.progress.begin();
-            // Frames that wait for a grace period cost nothing but this wait.
+            // Freeing frames that wait for a grace period costs nothing but that wait, so it is
+            // tried first.
             let before = self.groups.usage(group).0;
             if self.run_retired() > 0 {
                 let freed = before.saturating_sub(self.groups.usage(group).0);

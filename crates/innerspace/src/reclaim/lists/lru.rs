@@ -44,7 +44,7 @@ impl<'l> ListLocks<'l> {
         ListLocks { lru, locked: None }
     }
 
-    /// Like [`Lru::lock_at`].
+    /// Does what [`Lru::lock_at`] does, but keeps the lock if it is already held.
     #[inline]
     fn lock_at(&mut self, meta: &Meta, seen: Listing) -> Option<&mut LockedLists<'l>> {
         meta.lru.lock_at(seen, |group| {

@@ -30,7 +30,7 @@ pub(crate) const ANY_OWNER: u64 = u64::MAX;
 /// bit.
 pub(super) const PENDING: u64 = 1 << 63;
 
-/// The bit of `alone` that is set while the owner has to fence. No number of a cached leaf has this
+/// The bit of `alone` that is set while the owner must fence. No number of a cached leaf has this
 /// bit either.
 pub(super) const FENCED: u64 = 1 << 62;
 
@@ -97,10 +97,9 @@ pub(crate) struct Participant {
     pub(super) pending: AtomicPtr<()>,
     pub(super) binding: CacheBinding,
     /// Three bits: [`PENDING`], set while there are posts or requests to take the slow path;
-    /// [`FENCED`], set while the owner has to fence when it enters ([`fencing`](super::fencing));
-    /// and [`OFFLINE`], set while the owner has to go online when it enters
-    /// ([`offline`](super::offline)).
-    /// An access with a section of its own loads this word.
+    /// [`FENCED`], set while the owner must fence when it enters ([`fencing`](super::fencing)); and
+    /// [`OFFLINE`], set while the owner must go online when it enters
+    /// ([`offline`](super::offline)). An access with a section of its own loads this word.
     pub(super) alone: AtomicU64,
     /// The nesting depth of [`Reader`](super::Reader)s. Only the owner uses it.
     pub(super) depth: AtomicU32,
@@ -111,15 +110,15 @@ pub(crate) struct Participant {
     pub(super) graces_seen: AtomicU64,
     /// The space whose translations this reader's sessions hold, or [`NO_OWNER`].
     pub(super) owner: u64,
-    /// The state in the session's section that was last waited for in vain. That section is not
-    /// waited for again.
+    /// The value of `state` in the section of a session that was last waited for in vain. That
+    /// section is not waited for again.
     pub(super) idle: AtomicU64,
     /// The participant's place in the domain's list; [`Ticket::NONE`] while it is offline. It is
     /// used only with the list locked, so a model checker need not see it.
     pub(super) ticket: plain::AtomicU64,
     /// Whether the participant is removed together with its only [`Reader`](super::Reader).
     pub(super) passing: bool,
-    /// The invalidations that the owner has to apply.
+    /// The invalidations that the owner must apply.
     pub(super) mailbox: Mutex<Mailbox>,
 }
 

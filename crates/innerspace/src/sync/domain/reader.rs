@@ -174,7 +174,7 @@ impl Domain {
         pointer
     }
 
-    /// Makes a participant for one section of a thread that is ending and has lost its list, for
+    /// Creates a participant for one section of a thread that is ending and has lost its list, for
     /// example where a thread-local destructor drops a file. The domain's list keeps the
     /// participant alive.
     #[cold]

@@ -65,8 +65,8 @@ fn pieces_of(address: *const u8, len: usize) -> impl Iterator<Item = (usize, usi
     })
 }
 
-/// Copies in a given form. Safety: both ranges are valid for `len` bytes. Others use the side `S`
-/// by atomics only, and nothing else uses the other side.
+/// Copies `len` bytes by the loops of the form `F`. Safety: both ranges are valid for `len` bytes.
+/// Others use the side `S` by atomics only, and nothing else uses the other side.
 pub(super) unsafe fn copy_by<F: Form, S: Shared>(dst: *mut u8, src: *const u8, len: usize) {
     crate::sync::interleave();
     let shared = S::of(dst, src);
@@ -86,7 +86,7 @@ pub(super) unsafe fn copy_by<F: Form, S: Shared>(dst: *mut u8, src: *const u8, l
     }
 }
 
-/// Fills in a given form. Safety: as for `copy_by`.
+/// Fills `len` bytes by the loops of the form `F`. Safety: as for `copy_by`.
 pub(super) unsafe fn fill_by<F: Form>(dst: *mut u8, byte: u8, len: usize) {
     crate::sync::interleave();
     let value = [byte; WORD];
