@@ -82,7 +82,7 @@ pub enum FileError {
         len: u64,
         /// The store's length now.
         now: u64,
-        /// Its length before.
+        /// The store's length before.
         was: u64,
         /// When the former length was learned.
         since: KnownSince,
@@ -474,12 +474,12 @@ impl ErrorLog {
         oldest
     }
 
-    /// Takes the oldest error.
+    /// Removes and returns the oldest error.
     pub(crate) fn pop(&self) -> Option<FileError> {
         self.0.lock().pop_front()
     }
 
-    /// Takes all errors, oldest first.
+    /// Removes and returns all errors, oldest first.
     pub(crate) fn take(&self) -> Vec<FileError> {
         self.0.lock().drain(..).collect()
     }

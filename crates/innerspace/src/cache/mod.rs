@@ -62,8 +62,8 @@
 //!
 //! **Mapped holes.** A read fault on a hole maps the zero frame, so there is no block to lock. The
 //! file's hole epoch takes the place of the lock (`docs/protocols/cuts.md`). A fault reads the
-//! epoch when it looks up which neighbouring pages are holes too. It checks that the epoch is
-//! unchanged in the section in which it maps them.
+//! epoch before it looks up which pages are holes. In the section in which it maps them, it checks
+//! that the epoch is unchanged.
 //!
 //! **Neighbours.** Below: `store` (bytes), `reclaim` (frames and LRU lists; it calls back through
 //! `Owner`), `frame`, `group`. Above: `space` maps files and implements [`Mappers`]; the facade

@@ -1,13 +1,13 @@
 //! Futures without a runtime: [`Ready`] resolves to a view once the bytes are in memory.
 //!
-//! A future that finds bytes missing puts the missing blocks in flight itself, if that takes no
-//! waiting, and is woken when they have landed. So thousands of futures need no threads. Otherwise
-//! (the store has to be asked for its version first, memory is short, a block is being written) the
-//! future queues a job in the file's lane. The job takes the view in the blocking way and hands it
-//! over. The future is also woken when one of its blocks is filled by another operation, when the
-//! file is cut, and when it is closed. Dropping the future drops its request. A future that is
-//! polled by a job (for example in a store that reads through it) takes the view in that poll,
-//! since there may be no other thread to do it.
+//! A future that finds bytes missing puts the missing blocks in flight itself, if it can do so
+//! without waiting, and is woken when they have landed. So thousands of futures need no threads.
+//! Otherwise (the store has to be asked for its version first, memory is short, a block is being
+//! written) the future queues a job in the file's lane. The job takes the view in the blocking way
+//! and hands it over. The future is also woken when one of its blocks is filled by another
+//! operation, when the file is cut, and when it is closed. Dropping the future drops its request. A
+//! future that is polled by a job (for example in a store that reads through it) takes the view in
+//! that poll, since there may be no other thread to do it.
 //!
 //! A waker is foreign code, which may immediately make another call on the same file. So wakers are
 //! called with no lock held. An operation that fills or cuts notes which futures are due, and wakes
@@ -56,7 +56,7 @@ pub struct Ready {
     heap: Option<HeapBytes>,
     /// How many times the missing blocks were put in flight.
     flights: u32,
-    /// Whether a job takes the view.
+    /// Whether a job that takes the view was queued.
     is_queued: bool,
     /// The lane that the job is in.
     lane: Option<Arc<Lane>>,

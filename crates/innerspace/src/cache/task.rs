@@ -120,8 +120,8 @@ impl<T, E> Call<T, E> {
 }
 
 impl<T: Send, E: Send> Call<T, E> {
-    /// Makes the call here, in a child of fork(2): no other thread would, and the call itself
-    /// reports that it is refused.
+    /// Makes the call in this thread, in a child of fork(2), where no other thread would. The call
+    /// itself reports that it is refused.
     fn refuse(&self, cache: &Cache, context: &mut Context<'_>) -> Poll<Result<T, E>> {
         let is_new = self.stage.change(|stage| match stage {
             Stage::New(_) => true,
@@ -145,8 +145,8 @@ impl<T: Send, E: Send> Call<T, E> {
 ///
 /// **Order.** Calls on one file or space are made in the order in which they were first polled, one
 /// at a time unless they may be shared
-/// ([`PagedFile::defer_shared`](super::PagedFile::defer_shared)). A call that waits long for a slow
-/// store delays only the calls after it.
+/// ([`PagedFile::defer_shared`](super::PagedFile::defer_shared)). A call that waits a long time for
+/// a slow store delays only the calls after it.
 ///
 /// **Thread.** A thread of the memory makes the call. With [`Threads::None`](crate::Threads::None),
 /// the thread that calls [`Memory::tick`](crate::Memory::tick) or waits in [`Task::wait_timeout`]
@@ -236,7 +236,7 @@ impl<T: Send + 'static, E: From<LimitError> + Send + 'static> Task<T, E> {
     /// polled before it, unless another thread is in a `tick()`. It also calls the wakers and the
     /// error hook that are due. A store that hangs in a call made here blocks this thread for
     /// longer than `timeout`. In the handler of a [`Device`](crate::space::Device), this thread
-    /// makes only its own call, and only if that was not polled before.
+    /// makes only this task's call, and only if the task was not polled before.
     ///
     /// ```
     /// # use innerspace::{MIB, Memory, file::FileAccess, store::MemoryStore};

@@ -182,9 +182,9 @@ fn punch_alone(
         write_zeros(core, range.start..first_whole * bytes, alone)?;
         write_zeros(core, (end_whole * bytes).min(range.end)..range.end, alone)
     };
-    // The edges are cleared first: if that fails, nothing else has happened yet. But this may need
-    // memory that the punch of the whole blocks frees. So if the group was full, the edges are
-    // cleared again later.
+    // The edges are cleared first: if that fails, nothing else has happened yet. But clearing them
+    // may need memory that the punch of the whole blocks frees. So if the group was full, the edges
+    // are cleared again later.
     let edges = clear_edges();
     if !matches!(edges, Ok(()) | Err(FileError::Limit(_))) {
         return edges;
@@ -285,8 +285,8 @@ pub(super) fn discard(core: &FileCore) -> Result<(), FileError> {
 }
 
 /// Returns the end of the last block that the store may not have, or the end of the file if that is
-/// smaller. Blocks being written count as well, since the store may be asked for its length before
-/// it has their bytes.
+/// smaller. Blocks that are being written also count, since the store may be asked for its length
+/// before it has their bytes.
 fn unwritten_end(core: &FileCore) -> u64 {
     let last = core.dirty().last_unwritten();
     let end = last.map_or(0, |block| (block + 1) << core.block_shift());
@@ -294,8 +294,8 @@ fn unwritten_end(core: &FileCore) -> u64 {
 }
 
 /// Forgets cached blocks of a range that are not dirty, and takes over the store's length. Blocks
-/// with unwritten data stay, since they are newer than any change from outside. Blocks that the
-/// store may still lose stay as well. Returns the number of pages dropped.
+/// with unwritten data stay, since they are newer than any change by another process. Blocks that
+/// the store may still lose also stay. Returns the number of pages dropped.
 pub(super) fn invalidate(core: &FileCore, blocks: Range<u64>) -> Result<PageCount, FileError> {
     core.check_not_reentrant()?;
     // If the store has lost writes or punches, a later sync that succeeds does not bring them back.
@@ -363,7 +363,7 @@ fn store_len(core: &FileCore) -> Result<u64, FileError> {
     Ok(len.min(MAX_SIZE))
 }
 
-/// Removes the blocks past the new end from the file.
+/// Removes the blocks past the new end, `size`, from the index.
 fn cut_blocks(core: &FileCore, size: u64) {
     let cut = size.div_ceil(core.block_bytes())..u64::MAX;
     remove_blocks(core, cut.clone());

@@ -94,7 +94,7 @@ impl PagedFile {
     }
 }
 
-/// Forms that never wait. Where a call would wait, its form returns an error for which
+/// Forms that never wait. Where a call would wait, its `try_` form returns an error for which
 /// [`FileError::would_block`] holds. [`PagedFile::defer`] makes the call in the background.
 impl PagedFile {
     /// Like [`PagedFile::view`], but never waits. If this would block, use [`PagedFile::ready`] to

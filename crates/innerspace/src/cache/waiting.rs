@@ -48,7 +48,7 @@ impl Wake for Bell {
     }
 }
 
-/// Waits for the future, at most for `timeout`, and returns its result. The caller holds no lock.
+/// Waits for the future for at most `timeout`, and returns its result. The caller holds no lock.
 pub(crate) fn wait_for<F: Future + Unpin>(
     future: &mut F,
     cache: &Cache,

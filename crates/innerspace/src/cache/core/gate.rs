@@ -33,7 +33,7 @@ use crate::units::PageCount;
 /// How many times an operation makes room before it returns the error.
 pub(crate) const ROOMS: u32 = 8;
 
-/// The number of pages of room to make beyond those of the blocks that an operation needs: for
+/// The number of pages to make room for in addition to the blocks that an operation needs: for
 /// nodes of the index, and for pages that other threads allocate meanwhile.
 const EXTRA_ROOM: u64 = 8;
 
@@ -52,7 +52,7 @@ impl FileCore {
     }
 
     /// Begins a call to the file's store. During the call, this thread calls no store to make room,
-    /// and may not enter the file again.
+    /// and gets an error from any call to the file that may wait.
     pub(crate) fn store_call(&self) -> StoreCall {
         self.begin_call(None)
     }
@@ -79,9 +79,9 @@ impl FileCore {
             .map_err(|error| self.store_error(what, bytes.start, len, error))
     }
 
-    /// Makes a call that changes the file's store. Repeats it if it is interrupted. Unlike a read,
-    /// the call may use the pages that were set aside, so that dirty blocks can be written when
-    /// there is no other memory. If it fails, the error names the `len` bytes at `offset`.
+    /// Makes a call that changes the file's store. Repeats the call if it is interrupted. Unlike a
+    /// read, the call may use the pages that were set aside, so that dirty blocks can be written
+    /// when there is no other memory. If it fails, the error names the `len` bytes at `offset`.
     pub(crate) fn change_store<T>(
         &self,
         what: StoreAction,

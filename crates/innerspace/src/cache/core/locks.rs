@@ -21,7 +21,7 @@ pub(crate) struct FileLocks {
 /// exists.
 #[must_use]
 pub(crate) enum InvalidateGuard<'f> {
-    /// Other threads may fill and write as well.
+    /// Other threads may also fill and write.
     Shared {
         _guard: RwLockReadGuard<'f, ()>,
         _holding: FileLocked,

@@ -177,7 +177,8 @@ impl FileCore {
         self.blocks.size.load(Ordering::Acquire)
     }
 
-    /// Sets the file's length. Release pairs with the Acquire in `size`.
+    /// Sets the file's length. If the file becomes too long for tags, ends the tagging of its
+    /// blocks. Release pairs with the Acquire in `size`.
     #[inline]
     pub(crate) fn set_size(&self, size: u64) {
         if size > TAGGED_BYTES {
@@ -383,7 +384,8 @@ impl FileCore {
         self.mappers.has_locked(self.pages_in(block))
     }
 
-    /// Revokes the translations of whole blocks. The caller waits for a grace period afterwards.
+    /// Revokes those translations of whole blocks that `how` names. The caller waits for a grace
+    /// period afterwards.
     pub(crate) fn revoke(&self, blocks: Range<u64>, how: Revoke) {
         self.mappers.revoke(self.pages_of(blocks), how);
     }
@@ -394,7 +396,8 @@ impl FileCore {
         domain.synchronize_with(|owner| self.mappers.has_owner(owner));
     }
 
-    /// Revokes all translations of whole blocks, and waits until none is in use (I6).
+    /// Revokes those translations of whole blocks that `how` names, and waits until no access uses
+    /// them (I6).
     pub(crate) fn revoke_and_wait(&self, blocks: Range<u64>, how: Revoke) {
         if !self.mappers.is_empty() {
             self.revoke(blocks, how);

@@ -15,7 +15,7 @@ use crate::sync::due::Due;
 use crate::sync::panics::Panics;
 use crate::sync::{Arc, Mutex, Weak};
 
-/// The request of one future. The future owns it. A job that takes the view and the file's list
+/// The request of one future. The future owns it. The file's list, and the job that takes the view,
 /// have weak references to it.
 #[derive(Debug)]
 pub(crate) struct Request {
@@ -24,7 +24,7 @@ pub(crate) struct Request {
     payer: GroupId,
     /// The blocks with the requested bytes.
     blocks: Range<u64>,
-    /// Set while the future is due: the next operation on the file that ends wakes it.
+    /// Set while the future is due: the next operation on the file that ends wakes the future.
     due: Due,
     answer: WakerSlot<Answer>,
 }
@@ -138,7 +138,7 @@ impl ReadyList {
         requests.insert(request.key(), Arc::downgrade(request));
         self.count.store(requests.len(), Ordering::SeqCst);
         drop(requests);
-        // Pairs with the fence in `filled`.
+        // Pairs with the fence in `filled`, where it is explained why no fill is missed.
         fence(Ordering::SeqCst);
     }
 
@@ -175,7 +175,7 @@ impl ReadyList {
     /// A future that registers at this moment is not missed. The blocks were changed before the
     /// fence here, and the count is read after it. The future is counted before the fence of
     /// [`ReadyList::add`], and looks at the blocks again after that fence (`Ready::poll`). So
-    /// either it is counted here, or it sees the change.
+    /// either the future is counted here, or it sees the change.
     #[inline]
     pub(crate) fn filled(&self, blocks: Range<u64>) {
         fence(Ordering::SeqCst);

@@ -60,15 +60,15 @@ impl StoreVersion {
         self.is_told && self.asked_at.load(Ordering::Relaxed) != tick + 1
     }
 
-    /// Whether the caller must ask the store for its version. True once in the tick `tick`, for the
-    /// first caller.
+    /// Whether the caller must ask the store for its version. True for the first caller in the tick
+    /// `tick`, if the store reports versions.
     pub(crate) fn begins_to_ask(&self, tick: u64) -> bool {
         // Relaxed: of two threads, one asks the store. The other may read meanwhile, as if it had
         // read before the store was asked.
         self.is_due(tick) && self.asked_at.swap(tick + 1, Ordering::Relaxed) != tick + 1
     }
 
-    /// Whether the store was changed.
+    /// Whether the store is known to have been changed.
     pub(crate) fn is_changed(&self) -> bool {
         self.is_changed.load(Ordering::Acquire)
     }

@@ -42,7 +42,7 @@ pub(crate) fn flush_here(core: &FileCore, request: &FlushRequest) -> RunEnd {
     write_onwards(core, reason, most)
 }
 
-/// Starts a job in the file's lane that does [`flush_here`], unless such a job is running. The job
+/// Starts a job in the file's lane that calls [`flush_here`], unless such a job is running. The job
 /// repeats the flush as long as blocks are written, and either blocks are chosen by their age or
 /// some group has too many dirty pages. Then the job makes the sync that eviction has requested, if
 /// any.

@@ -46,7 +46,7 @@ pub(crate) enum WriteReason {
 #[derive(Debug, Default)]
 pub(crate) struct DirtyIndex {
     dirty: Runs<Dirty>,
-    /// The number of the write of each block that is being written.
+    /// The blocks that are being written, each with the number of its write.
     writing: Runs<u64>,
     /// The number of writes begun, which is also the number of the latest write.
     pub(crate) writes: u64,
@@ -95,7 +95,7 @@ impl DirtyIndex {
         self.dirty.note(block, entry);
     }
 
-    /// Notes the first writes to blocks. None of them is dirty yet.
+    /// Notes the first writes to blocks. None of the blocks is dirty yet.
     pub(crate) fn insert_run(&mut self, blocks: Range<u64>, entry: Dirty) {
         self.note_age(entry);
         self.dirty.note_run(blocks, entry);
@@ -214,7 +214,7 @@ impl DirtyIndex {
     }
 
     /// Begins or ends an exclusive lock of the file, or a cut under it: see [`DirtyIndex::cut`].
-    /// When a cut ends, its blocks have been removed, or they stay.
+    /// When a cut ends, its blocks have been removed, or, if it failed, they stay.
     pub(crate) fn set_cut(&mut self, cut: Option<u64>) {
         debug_assert_ne!(self.cut, cut, "one thread has the file alone");
         // There is one cut at a time.

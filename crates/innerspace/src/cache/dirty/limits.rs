@@ -1,5 +1,5 @@
-//! The dirty limits of groups: a writer over one writes back itself, and data that cannot be
-//! written never takes memory that the `min` of other groups protects.
+//! The dirty limits of groups: a writer over a limit writes blocks back itself, and data that
+//! cannot be written never takes memory that the `min` of other groups protects.
 //!
 //! **Memory owed to other groups.** A group gets the memory of its `min` when it needs it. Clean
 //! pages of other groups are evicted for it, but pages that are unwritten, or written and not
@@ -9,8 +9,9 @@
 //! its neighbours do, a group inside its `min` finds free pages, clean pages, or its own.
 //!
 //! A writer at that limit writes and syncs the files of its own group and of those below it. It
-//! calls no store of other groups: it waits a while for the threads of the memory, which call them,
-//! and is then refused. Each thread may exceed the limit by the pages that it writes in one step.
+//! calls no store of other groups' files. It waits a while for the threads of the memory, which do
+//! call those stores, and is then refused. Each thread may exceed the limit by the pages that it
+//! writes in one step.
 
 use crate::cache::core::FileCore;
 use crate::group::GroupId;
@@ -32,7 +33,7 @@ pub(super) enum DirtyLevel {
     /// Writers make room themselves.
     Hard,
     /// More unwritten pages would take memory owed to other groups. The value is the group that has
-    /// too many.
+    /// too many such pages.
     Owed(GroupId),
 }
 

@@ -72,7 +72,7 @@ pub(crate) fn forget_dirty(core: &FileCore, block: u64, frame: FrameId) {
 /// too.
 ///
 /// A file that no longer has such blocks leaves a list under the same mutex, but only when the list
-/// is next used: so a file that is written and synced by turns stays listed.
+/// is next used: so a file that is alternately written and synced stays listed.
 #[inline]
 pub(crate) fn publish(core: &FileCore, index: &mut DirtyIndex) {
     let now = index.counts();

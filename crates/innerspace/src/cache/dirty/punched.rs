@@ -35,9 +35,9 @@ pub(crate) struct Punched {
     emptied: Runs<u64>,
     /// Blocks that a failed sync may have brought back.
     lost: Runs<()>,
-    /// The number of syncs begun.
+    /// The number of syncs that have begun.
     begun: u64,
-    /// The number of syncs failed.
+    /// The number of syncs that have failed.
     pub(crate) failed: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The state of a file's unwritten data, without the dirty index.
+//! The state of a file's unwritten data besides the dirty index.
 
 use crate::cache::dirty::sync_turns::Syncs;
 use crate::cache::dirty::write_backoff::WriteBackoff;
@@ -6,7 +6,7 @@ use crate::cache::errors::ErrorSequence;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Condvar, OnDrop};
 
-/// The state of unwritten data.
+/// The state of a file's unwritten data, besides the dirty index.
 #[derive(Debug, Default)]
 pub(crate) struct WriteState {
     /// The failed writes, for handles to which they were not yet reported.

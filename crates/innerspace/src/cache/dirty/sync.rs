@@ -34,7 +34,7 @@ pub(crate) fn sync_store(core: &FileCore, what: SyncWhat) -> Result<(), FileErro
 }
 
 /// Like [`sync_store`]. With [`Wait::No`], waits at most [`OTHERS_WAIT`] for a sync of another
-/// thread, and not for blocks.
+/// thread, and does not wait for locked blocks.
 fn sync_store_as(core: &FileCore, what: SyncWhat, mode: Wait) -> Result<(), FileError> {
     let patience = (mode == Wait::No).then_some(OTHERS_WAIT);
     let Some(mut running) = core.writes.syncs.begin(what, patience) else {
@@ -65,8 +65,8 @@ fn sync_store_as(core: &FileCore, what: SyncWhat, mode: Wait) -> Result<(), File
                 drop(dirty);
                 core.blocks.extents.lock().punched.sync_failed();
             }
-            // The failure is recorded before another thread can sync: the sync of that thread may
-            // succeed, and has to report the failure.
+            // The failure is recorded before another thread can sync: that thread's sync may
+            // succeed, and must still report this failure.
             core.writes.errors.record(error);
             drop(running);
             panics.go_on();

@@ -70,8 +70,8 @@ pub(crate) fn sync_blocks(
     held.map_or(Ok(()), Err)
 }
 
-/// Writes the blocks in `blocks` that are dirty now. Blocks appended later are left: they may
-/// come as fast as they can be written.
+/// Writes the blocks in `blocks` that are dirty now. Blocks appended later are left out: they could
+/// be appended as fast as they are written, and the sync would not end.
 fn write_dirty_now(core: &FileCore, blocks: &Range<u64>) -> RunEnd {
     let end = core.dirty().last().map_or(0, |last| last + 1);
     let blocks = blocks.start..blocks.end.min(end);
@@ -136,8 +136,8 @@ pub(crate) fn try_sync_blocks(
     }
     core.check_not_reentrant()?;
     let rules = rules(core, WriteReason::Sync);
-    // Both are read under one lock. Otherwise blocks released in between could be written by other
-    // threads, and not be durable.
+    // `first` and `held` are read under one lock. Otherwise blocks released in between could be
+    // written by other threads, and not be durable.
     let (first, held) = {
         let dirty = core.dirty();
         let first = dirty.first_to_sync(blocks.clone(), &rules);

@@ -1,8 +1,8 @@
 //! The order of a file's syncs, and the changes that they have covered.
 //!
 //! Syncs of a file run one at a time: of two concurrent ones, one could consume the other's error.
-//! A caller that arrives while one is running waits for its end. The next sync then serves all that
-//! have waited.
+//! A caller that arrives while one is running waits for its end. The next sync then serves all
+//! callers that have waited.
 
 use std::time::Duration;
 

@@ -5,7 +5,7 @@
 //! is a small part of the nearest limit. Each thread claims the next run, which no other thread
 //! gets, and writes it as if it were alone. The caller also claims runs, so that all are written
 //! even if no thread is free. At the end, the caller waits for runs that jobs have claimed, but not
-//! for jobs that have not begun. A file whose writes are ordered has one run in flight.
+//! for jobs that have not begun. A file whose writes are ordered has only one run in flight.
 
 use std::ops::Range;
 
@@ -68,7 +68,8 @@ impl Spread {
             panics.catch(|| end = write_blocks(core, blocks, reason, mode));
             let mut state = self.state.lock();
             state.claimed -= 1;
-            // Blocks that another thread has written since they were claimed do not count.
+            // Blocks that another thread has written since they were claimed are not subtracted
+            // from `allowed`.
             state.allowed += claimed.saturating_sub(end.written + end.failed);
             state.total.written += end.written;
             state.total.failed += end.failed;

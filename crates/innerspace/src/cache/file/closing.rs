@@ -65,8 +65,8 @@ fn close(core: &FileCore) {
     // Futures are woken only now, when the store can be opened again: their tasks may open it
     // immediately.
     core.ready.wake_closed(&core.closed(), &mut panics);
-    // When this returns to the last user of the file, none of the file's memory is charged any
-    // more.
+    // Frees what still waits for a grace period: when the last user's call returns, none of the
+    // file's memory is to be charged any more.
     panics.catch(|| core.pool.finish_retired());
     panics.catch(|| {
         tell!(debug, file = %core.id.name, "file closed");

@@ -39,8 +39,8 @@ use crate::sync::Arc;
 use crate::sync::panics::Panics;
 use crate::units::{PageCount, start_and_end};
 
-/// The heap bytes of an open file besides its own structures. Its identity, and the list of its
-/// mappers if there is one, are counted here only in part.
+/// The heap bytes of an open file besides its fixed-size structures. The file's identity, and the
+/// list of its mappers if it has any, are only partly counted here.
 const OTHER_BYTES: usize = 720;
 
 /// A cached file: reads, writes and views, with a hard limit on its memory, and errors as values.
@@ -54,8 +54,8 @@ const OTHER_BYTES: usize = 720;
 /// When the last handle (or mapping) is dropped, unwritten data is written back, but not made
 /// durable: use [`PagedFile::sync_all`] for that. The call that drops it (the drop of a handle,
 /// accessor or space, or an unmap) returns when the data is written, and waits only for the stores
-/// of its own files. If a handle is dropped in a call to a store, the work is left to a thread of
-/// the memory. The drop of the last [`Memory`](crate::Memory) waits for that thread.
+/// of the files that it closes. If a handle is dropped in a call to a store, the work is left to a
+/// thread of the memory. The drop of the last [`Memory`](crate::Memory) waits for that thread.
 ///
 /// ```
 /// use innerspace::{MIB, Memory, file::FileError};
@@ -305,10 +305,10 @@ impl PagedFile {
     }
 
     /// Returns an immutable view of a range, which must be wholly inside the file: one slice, of
-    /// any length that the limit allows. It is the cached blocks themselves, and keeps them in
-    /// memory, charged to the file's group. Blocks that are not consecutive in memory are moved
-    /// together once, and stay so: the next view of them only counts a reference to each block. A
-    /// view over several blocks may contain part of a concurrent write.
+    /// any length that the limit allows. The view consists of the cached blocks themselves, and
+    /// keeps them in memory, charged to the file's group. Blocks that are not consecutive in memory
+    /// are moved together once, and stay so: the next view of them only takes a reference to each
+    /// block. A view over several blocks may contain part of a concurrent write.
     ///
     /// Some views over several blocks are copies, charged by the page: those of at most a page, and
     /// those whose blocks other threads change meanwhile. Where the host limits addresses
@@ -432,8 +432,8 @@ impl PagedFile {
     }
 
     /// Writes all of `bytes` at the end of the file, and returns their offset. No other append or
-    /// [`PagedFile::set_len`] comes between the bytes. A concurrent write past the end may go
-    /// to the same place.
+    /// [`PagedFile::set_len`] comes between the bytes. A concurrent write past the end may be made
+    /// at the same offset.
     ///
     /// # Errors
     /// The errors of [`PagedFile::write_at`].
@@ -443,7 +443,7 @@ impl PagedFile {
 
     /// Cuts the file, or lengthens it with zeros. Views keep their bytes.
     ///
-    /// There is no `try_` form: it calls the store.
+    /// There is no `try_` form: `set_len` calls the store.
     ///
     /// # Errors
     /// [`FileError::ReadOnly`], [`FileError::TooLarge`], or the store's error. If the file gets
@@ -520,12 +520,12 @@ impl PagedFile {
     }
 
     /// Forgets the cached blocks of a range, and takes over the store's length. Use this for stores
-    /// that others change. Unwritten blocks stay, and so do written ones that no sync has covered;
-    /// views keep their bytes. Returns the number of pages forgotten.
+    /// that other processes change. Unwritten blocks stay, and so do written ones that no sync has
+    /// covered; views keep their bytes. Returns the number of pages forgotten.
     ///
-    /// By this call the caller confirms that it knows of changes by others: a file that was refused
-    /// with [`FileError::ChangedInPlace`] is read again, and blocks cached outside the range count
-    /// as current.
+    /// By this call, the caller confirms that it knows of such changes: a file whose reads failed
+    /// with [`FileError::ChangedInPlace`] can be read again, and blocks cached outside the range
+    /// count as current.
     ///
     /// There is no `try_` form: an invalidation asks the store for its length.
     ///

@@ -13,7 +13,7 @@
 //!
 //! The root word leads to a node, or to block 0 itself: a file of one block needs no node.
 //!
-//! **Readers** walk inside a section and take no lock: a node is first unlinked, then a grace
+//! **Readers** walk the tree in a section and take no lock: a node is first unlinked, then a grace
 //! period passes, then its frame is reused. A block that a reader finds may be removed a moment
 //! later, so the reader takes a reference to the frame and reads the same slot again (I10).
 //! **Writers** hold the index mutex ([`Index::write`]); nodes that an insertion may need are
@@ -150,8 +150,9 @@ pub(crate) struct Counts {
 pub(crate) struct Inserted {
     /// The number of blocks that were inserted, counted from the first.
     pub(crate) blocks: usize,
-    /// The number of spare nodes that the next block needs, if there are too few. If this is `None`
-    /// and not all blocks were inserted, the next one's slot already has a block.
+    /// The number of spare nodes that the next block needs, if too few were given. If this is
+    /// `None` and not all blocks were inserted, there is already a block in the slot of the next
+    /// one.
     pub(crate) need_nodes: Option<usize>,
 }
 

@@ -91,7 +91,7 @@ impl<'a, T> IndexWriter<'a, T> {
         });
     }
 
-    /// Replaces the frame `old` of `block` by `new`.
+    /// Replaces the frame `old` of `block` with `new`.
     pub(crate) fn replace(&mut self, nodes: &impl Nodes, block: u64, old: FrameId, new: FrameId) {
         let slot = self
             .find(nodes, block)

@@ -73,7 +73,8 @@ pub(crate) fn lock_batch<'f>(core: &'f FileCore, next: &mut u64, end: u64) -> Ve
     batch
 }
 
-/// Removes locked, stable blocks from the index, and revokes their translations.
+/// Removes locked, stable blocks from the index, revokes their translations, and drops the index's
+/// references.
 pub(crate) fn drop_batch(core: &FileCore, batch: Vec<Locked<'_>>) {
     let (Some(first), Some(last)) = (batch.first(), batch.last()) else {
         return;

@@ -44,7 +44,7 @@ impl<'f> BlockRef<'f> {
         self.file.frames().meta(self.frame)
     }
 
-    /// Whether the block has its bytes.
+    /// Whether the block's frames hold its bytes.
     pub(crate) fn is_up_to_date(&self) -> bool {
         self.meta().flags.load().contains(FlagSet::UPTODATE)
     }
@@ -246,7 +246,7 @@ impl<'f> NewBlock<'f> {
         frame
     }
 
-    /// Takes another reference to the block.
+    /// Takes another reference to the block. Returns `None` if the reference count is at its limit.
     pub(crate) fn reference(&self) -> Option<BlockRef<'f>> {
         let held = self.held();
         let taken = held.meta().hold.try_get_cached();

@@ -31,7 +31,7 @@ pub(crate) struct Get(u16);
 impl Get {
     /// No flag.
     pub(crate) const NONE: Get = Get(0);
-    /// Mark the block accessed; a new block starts referenced.
+    /// Mark the block accessed; a new block is made with REFERENCED set.
     pub(crate) const ACCESSED: Get = Get(1 << 0);
     /// The caller will make the block dirty, so a refault does not activate it.
     pub(crate) const WRITE: Get = Get(1 << 1);
@@ -276,7 +276,8 @@ impl FileCore {
         }
     }
 
-    /// Makes a block, to be filled as a whole. Returns `None` if another thread made one first.
+    /// Makes a locked block, which the caller fills as a whole. Returns `None` if another thread
+    /// made one first.
     pub(crate) fn create(&self, block: u64, get: Get) -> Result<Option<NewBlock<'_>>, FileError> {
         self.create_on(block, get, Basis::Nothing)
     }
@@ -294,7 +295,7 @@ impl FileCore {
         self.create_in(block, get, basis, owned, &mut spares)
     }
 
-    /// Like [`FileCore::create_on`], in a frame that is charged to the file's group already. Nodes
+    /// Like [`FileCore::create_on`], in a frame that is already charged to the file's group. Nodes
     /// that `spares` lacks are allocated as `get` says.
     pub(crate) fn create_in(
         &self,
@@ -325,7 +326,7 @@ impl FileCore {
 
     /// Whether the basis of a new block still holds. Called under the index mutex, just before the
     /// block is inserted. If another block was inserted there meanwhile, written and evicted again,
-    /// the epoch has advanced before that block left the index.
+    /// the hole epoch has advanced before that block left the index.
     pub(crate) fn holds(&self, basis: Basis) -> bool {
         match basis {
             Basis::Nothing => true,
@@ -386,7 +387,7 @@ impl FileCore {
         }
     }
 
-    /// Counts a block that comes back, and decides on which list it belongs.
+    /// Counts the refault of a block, and decides on which LRU list the block belongs.
     pub(crate) fn count_refault(&self, evicted_at: u64) -> Refault {
         count(&self.counters.refaulted, 1);
         let pages = PageCount(self.block_pages());

@@ -107,7 +107,8 @@ impl FileCore {
         let mut mapped: Vec<u64> = Vec::with_capacity(locked.len());
         for one in locked.iter().filter(|one| is_mapped(one)) {
             mapped.push(one.block());
-            // The block was probably used through the mapping, whose loads make no call.
+            // The block was probably used through the mapping: loads through a mapping make no call
+            // that would clear this mark.
             one.meta().uses.clear(Uses::AHEAD);
         }
         // The blocks are mostly sorted, so each mapper is called once for a run of adjacent blocks.
@@ -143,7 +144,7 @@ impl FileCore {
     /// Removes a locked, clean block without translations from the index, unless another thread
     /// holds it. Returns whether it did; the caller then frees the frame.
     fn evict_locked(&self, locked: Locked<'_>, which: Evicting) -> bool {
-        // One of the two references is the index's, the other this call's.
+        // Freezing fails unless there are exactly two references: the index's and this call's.
         if !locked.meta().hold.freeze(2) {
             return false;
         }

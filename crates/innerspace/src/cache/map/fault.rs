@@ -43,7 +43,7 @@ pub(crate) enum FaultPage {
     /// The page's block. While it is locked, no other thread removes, moves or evicts it.
     Block(LockedBlock),
     /// A hole of the store: the fault maps the zero frame, if [`hole_still`] holds in the section
-    /// in which it maps it.
+    /// that maps the frame.
     Hole(Hole),
 }
 
@@ -191,8 +191,8 @@ fn fault_block_steady(
         // The block is not marked as used: the mapping's accessed bit will show the use.
         match core.find_lock(block, get)? {
             Some(locked) if wait == Wait::Yes && locked.meta().uses.has(Uses::AHEAD) => {
-                // `note_ahead` is called with nothing locked, since the next window takes
-                // memory.
+                // `note_ahead` is called with nothing locked, since reading ahead the next window
+                // allocates memory.
                 let held = locked.unlock();
                 drop(steady);
                 core.note_ahead(&held, &core.stream);
@@ -325,8 +325,8 @@ pub(crate) fn has_page_in(core: &FileCore, page: u64, frame: FrameId) -> bool {
     head_of_page(core, page, frame).is_some()
 }
 
-/// Whether a page of the file, found in this frame, belongs to a dirty block. Unless the block
-/// is locked, that may change at any time.
+/// Whether a page of the file, found in this frame, belongs to a dirty block. Unless the block is
+/// locked, the answer may change at any time.
 pub(crate) fn is_dirty_in(core: &FileCore, page: u64, frame: FrameId) -> bool {
     let head = head_of_page(core, page, frame);
     let flags = head.map(|head| core.frames().meta(head).flags.load());
@@ -346,7 +346,7 @@ mod for_tests {
     use super::*;
 
     impl LockedBlock {
-        /// Returns the metadata of the first frame.
+        /// Returns the metadata of the block's first frame.
         pub(crate) fn meta(&self) -> &crate::frame::Meta {
             self.core.frames().meta(self.frame)
         }

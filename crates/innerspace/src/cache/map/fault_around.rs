@@ -26,7 +26,7 @@ pub(crate) struct FaultAround {
     taken: [FrameId; FaultAround::MOST],
     len: usize,
     /// A bit for each block in `taken` that cannot be used: when it was locked, it had left the
-    /// index, or was not up to date. `release` gives its count back.
+    /// index, or was not up to date. `release` gives back the count on such a block.
     strays: u32,
 }
 

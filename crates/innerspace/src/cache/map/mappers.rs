@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex, Rank, Weak};
 
-/// The translations of a range of pages that a mapper revokes.
+/// Which translations of a range of pages a mapper revokes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Revoke {
     /// Every translation of the file's pages and of its holes. The counts of mapped pages go down
@@ -15,9 +15,9 @@ pub(crate) enum Revoke {
     /// As [`Revoke::All`], and also the tables that stand for holes of 2 MiB. The range consists of
     /// such holes, each aligned to its size.
     Tables,
-    /// Translations of holes only, which needs no block's lock. A cached block may lose its count
-    /// of mapped pages only under its lock, because eviction sees by the count whether a grace
-    /// period is needed.
+    /// Translations of holes only. Revoking these needs no block's lock. A cached block may lose
+    /// its count of mapped pages only under its lock, because eviction sees by the count whether a
+    /// grace period is needed.
     Holes,
     /// Write access. Loads can continue.
     Write,
@@ -154,7 +154,7 @@ impl MapperList {
     }
 
     /// Returns the mappers with the number `from` or a later one, and the number that the next
-    /// mapper will have.
+    /// registration will get.
     fn registered_since(&self, from: MapperId) -> (Vec<Arc<dyn Mappers>>, MapperId) {
         let list = self.list.lock();
         let mappers = list.mappers.range(from..);

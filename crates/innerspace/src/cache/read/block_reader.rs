@@ -32,9 +32,9 @@ const RECENT: usize = 16;
 /// these costs no search and no write to shared memory. Use it when reads return to the same few
 /// blocks, such as the upper nodes of a tree.
 ///
-/// Created by [`PagedFile::block_reader`]. Remembered blocks stay in memory, and charged: up to 16,
-/// or fewer if the reader finds no memory for another. Drop or [`clear`](BlockReader::clear) the
-/// reader if it will not be used for a while.
+/// Created by [`PagedFile::block_reader`]. Remembered blocks stay in memory and stay charged: up to
+/// 16, or fewer if the reader finds no memory for another. Drop or [`clear`](BlockReader::clear)
+/// the reader if it will not be used for a while.
 ///
 /// ```
 /// # use innerspace::{MIB, Memory, store::MemoryStore};
@@ -53,7 +53,8 @@ pub struct BlockReader {
     recent: Recent,
 }
 
-/// The remembered blocks and their frames, the most recently used first. Each holds a reference.
+/// The remembered blocks and their frames, the most recently used first. Each entry holds a
+/// reference to its frame.
 struct Recent(ArrayVec<(u64, FrameId), RECENT>);
 
 impl PagedFile {
@@ -216,7 +217,7 @@ impl Recent {
     }
 }
 
-/// Returns the bytes of a block in a file of `size` bytes.
+/// Returns the byte range of a block in a file of `size` bytes.
 fn bytes_of_block(core: &FileCore, block: u64, size: u64) -> Result<Range<u64>, FileError> {
     let start = block.saturating_mul(core.block_bytes());
     let end = start.saturating_add(core.block_bytes()).min(size);

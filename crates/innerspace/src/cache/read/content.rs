@@ -32,7 +32,8 @@ pub(crate) fn content(core: &FileCore, block: u64) -> Result<Content, FileError>
     let next_data = core.query_store(&bytes, |store| store.next_data(bytes.start))?;
     let data_start = next_data.unwrap_or(u64::MAX);
     if data_start >= bytes.end {
-        // A store that was cut short has no data there either. The read will detect that.
+        // A store that was cut short has no data here either. Then the answer is data, and the read
+        // detects the missing bytes.
         let len = core.query_store(&bytes, |store| store.len())?;
         if len < bytes.end {
             return Ok(Content::Data);

@@ -1,4 +1,4 @@
-//! Reads by copy, scans, and prefetching.
+//! Copying reads, scans, and prefetching.
 
 use std::convert::Infallible;
 use std::ops::{ControlFlow, Range};
@@ -17,7 +17,8 @@ use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
 impl Handle {
-    /// Copies bytes at `offset` into `buf`, up to the end of the file. Returns the number of bytes.
+    /// Copies bytes at `offset` into `buf`, up to the end of the file. Returns the number of bytes
+    /// copied.
     pub(crate) fn read_at(
         &self,
         buf: &mut [u8],
@@ -83,7 +84,8 @@ impl Handle {
     /// one use (P13). A jump begins another, and so does the beginning of a block.
     #[inline]
     fn is_new_use(&self, offset: u64, inside: usize, len: usize) -> bool {
-        // A hint: if two threads read through one handle concurrently, each may be mistaken.
+        // This is only a hint: if two threads read through one handle concurrently, each may be
+        // mistaken.
         let end = self.read_end.load(Ordering::Relaxed);
         self.read_end.store(offset + len as u64, Ordering::Relaxed);
         end != offset || inside == 0

@@ -170,9 +170,9 @@ impl FileCore {
     /// made it. The read does not count as a use: the caller then looks the block up and marks it.
     /// [`Get::WRITE`] in `get` says that the block is filled for a writer.
     ///
-    /// `keep` gets the block after it is read. With [`Get::DONTCACHE`], the flag holds for all
-    /// blocks that are read or put in flight, and `keep` first gets the other blocks, in the order
-    /// in which they are made.
+    /// `keep` is called with the block after it is read. With [`Get::DONTCACHE`], the flag holds
+    /// for all blocks that are read or put in flight, and `keep` is first called with the other
+    /// blocks, in the order in which they are made.
     pub(crate) fn fill_absent<'f>(
         &'f self,
         block: u64,
@@ -311,7 +311,7 @@ impl FileCore {
         blocks.truncate(usize::try_from(most).unwrap_or(usize::MAX));
         let _steady = self.locks.shared();
         if self.check_version().is_err() {
-            // A lookup of a block also returns this error.
+            // A later lookup of a block also returns this error.
             return;
         }
         let mut rest = &blocks[..];
@@ -322,7 +322,7 @@ impl FileCore {
             rest = later;
             if !rest.is_empty() {
                 for held in now.iter().filter_map(|block| self.lookup(*block)) {
-                    // A lookup of the block returns its error.
+                    // A later lookup of the block returns the error of its fill.
                     let _ = self.wait_filled(&held);
                 }
             }
@@ -464,8 +464,8 @@ impl FileCore {
         self.end_hole_moved(blocks);
     }
 
-    /// Like [`FileCore::end_hole`], for a caller that has already moved the epoch, under the mutex
-    /// under which the blocks entered the index.
+    /// Like [`FileCore::end_hole`], for a caller that has already moved the epoch, while it held
+    /// the mutex under which the blocks entered the index.
     #[inline]
     pub(crate) fn end_hole_moved(&self, blocks: Range<u64>) {
         self.cut_known_hole(&blocks);
@@ -478,8 +478,8 @@ impl FileCore {
     #[inline]
     pub(crate) fn cut_known_hole(&self, blocks: &Range<u64>) {
         let start = blocks.start << self.block_shift();
-        // No hole is recorded past the store's end. A block there is cut from the known hole when
-        // it has been written, and the store has grown.
+        // No hole is recorded past the store's end. A block past that end is removed from the known
+        // hole once it has been written and the store has grown.
         if start < self.blocks.stored.load(Ordering::Acquire) {
             let bytes = start..blocks.end << self.block_shift();
             self.blocks.extents.lock().cut_hole(&bytes);

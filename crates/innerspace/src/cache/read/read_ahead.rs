@@ -19,7 +19,7 @@ use super::window::{FIRST_WINDOW, Tuning};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU8, Ordering};
 
-/// The order in which a handle, or the pages of a mapping, will read a file:
+/// The order in which a file will be read through a handle or a mapping:
 /// [`PagedFile::set_reading`](crate::PagedFile::set_reading).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
@@ -33,7 +33,7 @@ pub enum Reading {
     Sequential,
 }
 
-/// The number of streams that are distinguished.
+/// The number of streams that are distinguished for each handle.
 const STREAMS: usize = 8;
 
 /// The longest stride, in blocks.
@@ -84,7 +84,7 @@ impl Default for Stream {
     }
 }
 
-/// The streams that are distinguished.
+/// The streams that are distinguished for one handle, or for the mappings of a file.
 #[derive(Debug, Default)]
 struct Known {
     one: [One; STREAMS],
@@ -108,11 +108,11 @@ struct One {
     distance: i64,
     /// The number of blocks ahead that were requested already.
     asked: u64,
-    /// How many steps ahead the block is at which the reader requests more blocks. This is the
+    /// The distance, in steps, to the block at which the reader requests more blocks. This is the
     /// first block of the window that the reader has not entered yet, or the last block of a
     /// request. 0 if there is none.
     trigger: u64,
-    /// The number of blocks of the window that was requested last.
+    /// The number of blocks in the window that was requested last.
     window: u64,
     /// The block before which the stream ends, if it is known.
     end: Option<u64>,
@@ -155,7 +155,7 @@ impl One {
         self.step == 0 && self.used > 0
     }
 
-    /// Returns the step of the stream that this single miss makes with a miss of the blocks `block`
+    /// Returns the step of the stream that this single miss forms with a miss of the blocks `block`
     /// to `high`: if the two are neighbours, or as far apart as this miss was from the one before
     /// it.
     fn becomes(&self, block: u64, high: u64) -> Option<i64> {

@@ -57,8 +57,8 @@ pub(crate) struct Fill {
     done: Option<usize>,
     /// Whether no caller needs the blocks yet.
     is_ahead: bool,
-    /// Keeps the store in use until the request is over: the next open of the same store waits
-    /// until then.
+    /// Keeps the store in use until the request is over. The next open of the same store waits for
+    /// that.
     store: Option<Arc<StoreHandle>>,
 }
 
@@ -209,8 +209,8 @@ impl Fill {
         let core = &*self.core;
         let blocks = self.request.blocks().clone();
         let pages = core.pages_of(blocks.clone());
-        // This comes before a block is unlocked: after that, the block may be evicted, and be in
-        // flight again.
+        // The request leaves the table before a block is unlocked: once unlocked, the block may be
+        // evicted, and be in flight again.
         let leaving = core.requests.leave(&self.request);
         core.cache
             .count_landed(&core.id.groups, pages.end - pages.start);
@@ -332,9 +332,9 @@ impl FileCore {
     }
 
     /// Reads the first `wanted` bytes of neighbouring blocks, which begin with `first`, by plain
-    /// calls to the store. The first `done` of the bytes were read already; if `done` is `None`, or
-    /// reading the rest together fails, reads the blocks one by one. Returns an error or `None` for
-    /// each block, or an empty list if all were read together.
+    /// calls to the store. The first `done` of these bytes have already been read. If `done` is
+    /// `None`, or reading the rest together fails, reads the blocks one by one. Returns an error or
+    /// `None` for each block, or an empty list if all were read together.
     pub(crate) fn read_fills(
         &self,
         store: &dyn Store,

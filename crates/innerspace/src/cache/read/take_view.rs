@@ -141,7 +141,8 @@ impl Handle {
                         return Ok(pinned);
                     }
                     if !held.meta().hold.load().is_cached() {
-                        // The block was moved or cut off. A block that is there now may be viewed.
+                        // The block was moved or cut off. The block that the index has now can
+                        // perhaps be viewed.
                         continue;
                     }
                 }
@@ -200,9 +201,9 @@ pub(super) fn take_cached<'id>(
 }
 
 /// Returns a view that begins `inside` bytes into a block which the caller holds in the given
-/// frame. Marks the block used, and makes it hot if it then has all marks. The next view guesses
-/// its frame. Returns `None` if the block is not up to date, is being written or is mapped
-/// writable.
+/// frame. Marks the block used, and makes it hot if it then has all marks. Enters the frame in the
+/// lookaside table, so that the next view guesses it. Returns `None` if the block is not up to
+/// date, is being written or is mapped writable.
 ///
 /// The block may be moved meanwhile. Its old frame stays CACHED until the index leads to the new
 /// one, and leaves the cache before the new one is written. So the view shows the block's bytes as

@@ -32,10 +32,10 @@ use crate::sync::Arc;
 impl PagedFile {
     /// Like [`PagedFile::read_at`], for bytes that are needed once: a block that was not cached
     /// before is not cached afterwards, unless it was read in another way, viewed, mapped or
-    /// written meanwhile. A prefetch meanwhile is not enough. A block that is in use at the very
-    /// moment at which this read drops it also stays, even if the user is a read of this kind: two
-    /// reads that go over the same bytes at the same time may leave blocks in the cache, which are
-    /// evicted like all others.
+    /// written meanwhile. A prefetch meanwhile does not count as such a use. A block that is in use
+    /// at the very moment at which this read drops it also stays, even if the user is a read of
+    /// this kind: two reads that go over the same bytes at the same time may leave blocks in the
+    /// cache, which are evicted like all others.
     ///
     /// # Errors
     /// The errors of [`PagedFile::read_at`].

@@ -88,9 +88,9 @@ impl View {
         )
     }
 
-    /// Returns the bytes as values of another type, by the traits of `zerocopy`: in the machine's
-    /// byte order, in place. Blocks are aligned to 4096 bytes in memory, so values that are aligned
-    /// in the file are aligned here.
+    /// Returns the bytes as values of another type, by means of the traits of `zerocopy`: in the
+    /// machine's byte order, in place. Blocks are aligned to 4096 bytes in memory, so values that
+    /// are aligned in the file are aligned here.
     ///
     /// ```
     /// # use innerspace::{MIB, Memory, store::MemoryStore};

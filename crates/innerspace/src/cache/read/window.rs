@@ -18,8 +18,8 @@ pub(super) const FIRST_WINDOW: u64 = 4;
 
 /// The largest window of read-ahead is `1 / WINDOW_PART` of the nearest limit, but at most
 /// [`MOST_WINDOW`]. It is at least [`LEAST_WINDOW`], Linux's default, unless that exceeds
-/// `1 / LARGE_PART` of the limit. It also holds half of [`REQUESTS_AHEAD`] requests of the store's
-/// preferred size, unless these exceed `1 / WINDOW_PART` of the limit. See [`largest`].
+/// `1 / LARGE_PART` of the limit. It also has room for half of [`REQUESTS_AHEAD`] requests of the
+/// store's preferred size, unless these exceed `1 / WINDOW_PART` of the limit. See [`largest`].
 const WINDOW_PART: u64 = 16;
 const MOST_WINDOW: u64 = 8 * MIB;
 const LEAST_WINDOW: u64 = 128 * KIB;
@@ -47,7 +47,7 @@ pub(super) fn largest(limit: u64, request: u64, at_a_time: u32) -> u64 {
 pub(crate) struct Tuning {
     /// The largest window, in blocks.
     pub(crate) most: u64,
-    /// The number of blocks of the largest request.
+    /// The number of blocks in the largest request.
     pub(crate) request: u64,
     /// The number of blocks that may be put in flight now.
     pub(crate) room: u64,

@@ -11,7 +11,7 @@ use crate::store::Identity;
 use crate::sync::{Arc, Weak, failpoint};
 
 /// A file that is not closed. Its identity can be read while locks are held. A reference to the
-/// file may not be taken then, since it might become the last one.
+/// file must not be taken then, since it might become the last one.
 pub(super) struct Entry<F> {
     identity: Option<Identity>,
     core: Weak<F>,
@@ -60,7 +60,7 @@ impl<F> Default for Files<F> {
 }
 
 impl<F> Files<F> {
-    /// Returns the number of the next file.
+    /// Returns a number for a new file.
     pub(super) fn next(&mut self) -> u64 {
         self.last += 1;
         self.last

@@ -54,13 +54,13 @@ pub(crate) struct Cache {
     unheard: ErrorLog,
     /// Whether a service thread does the background work.
     served: AtomicBool,
-    /// Set when there is no longer a service: neither a service thread, nor a memory that could be
-    /// ticked.
+    /// Set when there is no longer a service: neither a service thread, nor a `Memory` whose `tick`
+    /// could be called.
     abandoned: AtomicBool,
     files: Mutex<Files<FileCore>>,
     /// Notified when a file has been closed. Used with the mutex of `files`.
     closed: Condvar,
-    /// Dirty pages.
+    /// The dirty pages of each group's files.
     pub(super) dirty: GroupPages,
     /// Pages that cannot be evicted, dirty or not, because their write is under way, or no sync has
     /// covered it.
@@ -173,8 +173,8 @@ impl Cache {
             move || tracing::warn!(target: "innerspace", %error, "write lost")
         });
         if self.hook.lock().is_some() {
-            // If a store fails without end and the hook is never called, the list must not grow
-            // beyond the log's length.
+            // `unheard` is bounded, in case a store keeps failing and the hook is never called. A
+            // failure that is dropped from it is counted.
             if self.unheard.push(error.clone()).is_some() {
                 self.pool.counters.count(Event::ErrorUntold);
             }

@@ -33,9 +33,9 @@ impl Cache {
     }
 
     /// Makes the syncs that eviction requested, and lets each file of a group with too many dirty
-    /// pages write one run, so that no file waits for the others. If there are threads, this is
-    /// left to them, so that a store that hangs does not keep other files from being written. A
-    /// failure is recorded in the file's error sequence. A closed file needs no sync.
+    /// pages write one run, so that no file waits for the others. If the memory has worker threads,
+    /// this is left to them, so that a store that hangs does not keep other files from being
+    /// written. A failure is recorded in the file's error sequence. A closed file needs no sync.
     fn run_writes(&self) -> Step {
         if !self.writes_wanted.swap(false, Ordering::Acquire) {
             return Step::Idle;
@@ -157,8 +157,8 @@ impl Cache {
                 self.workers.run_one();
             });
         }
-        // A job may have had to wait for another one of its lane, which has ended meanwhile,
-        // perhaps in this thread. The service runs it then.
+        // A job may have had to wait for another job of its lane that has ended meanwhile, perhaps
+        // in this thread. The service then runs the job that waited.
         if self.workers.is_ready() {
             self.leave_jobs_to_service();
         }

@@ -1,10 +1,10 @@
 //! Appends. Each is atomic with respect to other appends and changes of the length. One form waits
 //! where necessary, the other never waits.
 //!
-//! To other threads, an append that does not wait is one step. If the file ends inside a block, it
-//! writes to that block, under the block's lock, provided that the end has not moved. Otherwise it
-//! makes a new block, which is complete before it enters the index, and makes the file longer in
-//! the same step. Bytes in two blocks would take two steps, so they are refused.
+//! To other threads, an append that does not wait is one step. If the file ends inside a block,
+//! such an append writes to that block, under the block's lock, provided that the end has not
+//! moved. Otherwise it makes a new block, which is complete before it enters the index, and makes
+//! the file longer in the same step. Bytes in two blocks would take two steps, so they are refused.
 
 use crate::cache::core::FileCore;
 use crate::cache::core::gate::ROOMS;
@@ -27,7 +27,7 @@ use crate::sync::failpoint;
 
 /// Writes all of `bytes` at the end of the file, and returns their offset. If the append finds no
 /// memory half-way through, it frees some of the file's own blocks and continues. So only a store
-/// that fails, or the write order, can cause the file to have a part of the bytes.
+/// that fails, or the write order, can leave only a part of the bytes in the file.
 pub(crate) fn append(core: &FileCore, bytes: &[u8]) -> Result<u64, FileError> {
     core.check_writable()?;
     // An append that failed half-way is not repeated: the rest would not follow the first part.
@@ -128,8 +128,8 @@ fn append_inside(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<(), FileE
     let would_block = || core.would_block(offset);
     let get = Get::ACCESSED | Get::WRITE | Get::STABLE | Get::NOWAIT;
     let last = core.find_lock(offset >> core.block_shift(), get)?;
-    // If a mapping may store to the block, bytes past the end would have to be cleared first. A
-    // write may have made the file longer meanwhile.
+    // If a mapping may store to the block, bytes past the end would have to be cleared first. The
+    // size is checked again, since a write may have made the file longer meanwhile.
     let fits = |last: &Locked<'_>| !last.meta().hold.load().is_wmapped() && core.size() == offset;
     let last = last.filter(fits).ok_or_else(would_block)?;
     let inside = core.inside_block(offset) as usize;

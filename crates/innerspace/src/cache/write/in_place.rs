@@ -43,7 +43,7 @@ fn zero_past_end(core: &FileCore, locked: &Locked<'_>) {
     }
 }
 
-/// Clears a locked block from byte `from` on.
+/// Clears a locked block from byte `from` to its end.
 pub(super) fn zero_from(
     core: &FileCore,
     locked: &Locked<'_>,

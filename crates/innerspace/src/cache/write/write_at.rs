@@ -127,8 +127,8 @@ pub(crate) fn try_write_at(core: &FileCore, bytes: &[u8], offset: u64) -> Result
     write_part(core, offset, Source::Bytes(bytes), &steady, Wait::No)
 }
 
-/// Writes a part of one block, and makes the file longer if the part ends past its end. With
-/// [`Wait::No`], writes only into a cached block that is not viewed.
+/// Writes a part of one block, and makes the file longer if the part ends past the end of the file.
+/// With [`Wait::No`], writes only into a cached block that is not viewed.
 pub(crate) fn write_part(
     core: &FileCore,
     offset: u64,
@@ -163,7 +163,7 @@ pub(crate) fn write_part(
         failpoint!(NotCached);
         let is_new = covers_block && matches!(source, Source::Bytes(_));
         // If all bytes that the store may have of the block are overwritten, and no mapping may
-        // show a hole there, the store need not be asked.
+        // show a hole in it, the store need not be asked.
         let content = match is_new && core.mappers.is_empty() {
             true => Content::Data,
             false => content(core, block)?,
