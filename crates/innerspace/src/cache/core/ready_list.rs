@@ -114,7 +114,7 @@ impl Request {
 #[derive(Debug, Default)]
 pub(crate) struct ReadyList {
     count: AtomicUsize,
-    /// Whether some request may be due to be woken.
+    /// Whether some future may be due to be woken.
     any_due: AtomicBool,
     closed: AtomicBool,
     /// An upper bound on the number of blocks in a request. Changes under the mutex of `requests`.

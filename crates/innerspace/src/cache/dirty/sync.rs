@@ -91,8 +91,8 @@ pub(crate) fn take_doubted_back(core: &FileCore, mode: Wait) {
         // thread has locked it.
         if let Ok(Some(locked)) = core.find_lock(block, get) {
             let mut dirty = core.dirty();
-            // Another thread may have made the block dirty again, or another block may have taken
-            // its place. The answer is only stable under the mutex of the index.
+            // Another thread may have made the block dirty again, or a new block may have taken its
+            // place. The answer is stable only under the mutex of the index.
             if dirty.settle_doubt(block) {
                 // The write order does not hold these bytes back: the store already had them.
                 let entry = Dirty {

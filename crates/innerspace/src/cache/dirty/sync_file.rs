@@ -149,7 +149,8 @@ pub(crate) fn try_sync_blocks(
     if core.blocks.extents.lock().punched.has_lost() {
         return Err(core.would_block_in(blocks.start));
     }
-    // Checked last: a write that ended before this check has already counted its change.
+    // The changes are checked last: a write that ended before this check has already counted its
+    // change.
     if !core.writes.syncs.has_covered_all(what) {
         return Err(core.would_block_in(blocks.start));
     }

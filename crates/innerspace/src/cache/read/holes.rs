@@ -16,8 +16,8 @@ pub(crate) struct Extents {
     pub(crate) hole: Range<u64>,
     /// Punched ranges that no sync has covered. These are holes, whatever the store says.
     pub(crate) punched: Punched,
-    /// How many times data was noted or the answers were forgotten. A hole is not recorded if this
-    /// has changed since the query for it began.
+    /// How many times data was noted or the recorded answers were forgotten. A hole is not recorded
+    /// if this has changed since the query for it began.
     pub(crate) cuts: u64,
 }
 

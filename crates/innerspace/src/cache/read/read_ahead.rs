@@ -88,7 +88,7 @@ impl Default for Stream {
 #[derive(Debug, Default)]
 struct Known {
     one: [One; STREAMS],
-    /// The number of uses so far.
+    /// The number of uses of these streams so far.
     clock: u64,
 }
 
@@ -118,7 +118,7 @@ struct One {
     end: Option<u64>,
     /// [`Tuning::wasted`] when the window was last set.
     wasted: u64,
-    /// The number of requests of several blocks still to come before something is read ahead.
+    /// The number of further requests of several blocks before something is read ahead.
     patience: u64,
     /// The value of `Known::clock` at the stream's last use; 0 if it was never used.
     used: u64,

@@ -369,9 +369,9 @@ impl Cache {
         self.closed.notify_all();
     }
 
-    /// Waits until no file on this store is being closed. Until then the file's unwritten data is
-    /// being written, and its locks are held. Used to open the store again after the last handle of
-    /// the old file is dropped.
+    /// Waits until no file on the store with this identity is being closed. While a file is being
+    /// closed, its unwritten data is being written, and its locks are held. Used to open the store
+    /// again after the last handle on the old file was dropped.
     pub(crate) fn wait_closed(&self, identity: Identity) {
         loop {
             // The last reference may be waiting for a grace period, or may have been dropped where
