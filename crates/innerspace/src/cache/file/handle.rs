@@ -146,7 +146,8 @@ impl Drop for PagedFile {
             return;
         }
         // In a call to the file's own store, the file is closed later (`FileInner::drop`). The same
-        // holds in other store calls, and with a file locked, if the file's store may use files.
+        // holds if the file's store may use files, and this thread is in a call to another store or
+        // has a file locked.
         if !last.in_store_call() && last.may_call_unasked() {
             let mut panics = Panics::default();
             panics.catch(|| close_once(last.core()));

@@ -81,7 +81,7 @@ impl Handle {
     }
 
     /// Whether a read of `len` bytes is another use of its block. Many consecutive small reads are
-    /// one use (P13). A jump begins another, and so does the beginning of a block.
+    /// one use (P13). A jump begins another use, and so does the beginning of a block.
     #[inline]
     fn is_new_use(&self, offset: u64, inside: usize, len: usize) -> bool {
         // This is only a hint: if two threads read through one handle concurrently, each may be

@@ -361,8 +361,8 @@ impl FileCore {
     }
 
     /// Revokes translations of holes where these new blocks are. The store may have reported a hole
-    /// there although the blocks have data now: it reports ranges with a granularity of its own,
-    /// and a write nearby moves their ends.
+    /// there although the blocks have data now: a store reports ranges with its own granularity,
+    /// and a write nearby can move their ends.
     pub(crate) fn end_visible_holes(&self, run: &[NewBlock<'_>]) {
         let blocks = || run.iter().map(NewBlock::block);
         let visible = |block: &u64| self.blocks.visible_holes.meet(&(*block..*block + 1));

@@ -57,9 +57,10 @@ pub(crate) enum Source<'b> {
     Zeros(usize),
 }
 
-/// The write length from which on the bytes and their frames together fill a core's second-level
-/// cache of one or two MiB, so that the bytes are copied past the caches. (On a Zen 4 with 1 MiB,
-/// writing 16 or 128 MiB by calls of 512 KiB and 1 MiB takes 185 to 217 ns a page instead of 385 to
+/// The length of the shortest write whose bytes and frames together fill a core's second-level
+/// cache of one or two MiB. Writes of at least this length are copied past the caches. (On a Zen 4
+/// with 1 MiB, writing 16 or 128 MiB by calls of 512 KiB and 1 MiB takes 185 to 217 ns a page
+/// instead of 385 to
 /// 493. With reading the bytes back, immediately or at the end, it takes 487 to 561 ns instead of
 /// 591 to 854. Shorter writes that reuse the same few frames, 2 MiB for example, are faster through
 /// the caches.)
