@@ -28,8 +28,8 @@ fn private_page(word: Option<&AtomicU64>) -> Option<u64> {
 impl<'pool> Nodes<'pool> {
     /// Makes the table like that below `theirs`, or fails with nothing changed. Upper nodes that
     /// are exclusive to the space are kept. `detached` receives the nodes that are no longer in the
-    /// table; after a failure, those that did not come into it. The gate is closed, and `theirs`
-    /// loses no children.
+    /// table, or, after a failure, those that were to be added. The gate is closed, and `theirs`
+    /// loses no child except the leaf of zeros.
     pub(crate) fn restore_table(
         self,
         theirs: FrameId,
@@ -105,8 +105,8 @@ impl<'pool> Nodes<'pool> {
         found
     }
 
-    /// Calls `each` with the address of every anonymous page that this table and the other do not
-    /// share. The caller is inside the gates of both spaces.
+    /// Calls `each` with every address at which the two tables do not have the same anonymous page.
+    /// The caller is inside the gates of both spaces.
     pub(crate) fn for_each_difference(self, other: FrameId, each: &mut impl FnMut(u64)) {
         self.differences(Some(self.root), Some(other), ROOT_LEVEL, 0, each);
     }

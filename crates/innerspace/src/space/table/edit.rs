@@ -16,14 +16,14 @@ use crate::sync::raw::{AtomicU64, Ordering};
 /// A change of the slots of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Edit {
-    /// Empties the slots. A subtree that is entirely in the range is detached as one.
+    /// Empties the slots. A subtree that is entirely in the range is detached as a whole.
     Detach,
     /// Takes all validity away. The paths are made the space's own first.
     Forbid,
     /// Takes validity for stores and fetches away. Shared paths stay shared.
     ForbidWrite,
-    /// Takes validity for stores and fetches away, on paths of the space's own: words that become
-    /// valid there from now on would be wrong for other sharers.
+    /// Takes validity for stores and fetches away, once the paths are the space's own: a word that
+    /// becomes valid later would be wrong for other sharers.
     Part,
 }
 
@@ -58,13 +58,13 @@ impl Edit {
 }
 
 /// A change of a range has two phases, both with the gate closed if anything is mapped there. The
-/// first makes the paths the space's own. It changes nothing that a user can see, and can be
-/// started again with more nodes. The second edits the slots, and needs no nodes.
+/// first phase makes the paths the space's own. It changes nothing that a user can see, and can be
+/// started again with more nodes. The second phase edits the slots, and needs no nodes.
 impl Nodes<'_> {
-    /// Makes the paths to the range the space's own, if `edit` needs that. Replaced nodes go to
-    /// `detached`. If there are any, calls `moved` with what accessors have to forget before the
-    /// new nodes can be written to. Both happen even if the call fails. The caller is inside the
-    /// gate, or has it closed, and holds the space's `paths` mutex.
+    /// Makes the paths to the range the space's own, if `edit` needs that, and adds the replaced
+    /// nodes to `detached`. If there are any, calls `moved` with the invalidation that accessors
+    /// must be sent before the new nodes may be written to. Does both even if it fails. The caller
+    /// is inside the gate, or has it closed, and holds the space's `paths` mutex.
     pub(crate) fn own_range(
         self,
         range: &Range<u64>,
@@ -95,8 +95,9 @@ impl Nodes<'_> {
             if let (0, Some(leaf)) = (level, own)
                 && edit != Edit::Forbid
             {
-                // The leaf takes over the pages that it alone borrows before any of them is dropped
-                // or moved: a shadow without a parent would keep them. The caller is in a section.
+                // Before pages are dropped or moved, the leaf takes over those that it alone
+                // borrows: otherwise a shadow without a parent would keep them. The caller is in a
+                // section.
                 while self.collapse_shadow(leaf, Borrower::Exclusive) {}
             }
             Ok(own)
@@ -111,8 +112,9 @@ impl Nodes<'_> {
     }
 
     /// Returns the leaf of `at`. Makes the path the space's own, as [`Nodes::own_range`] does, and
-    /// creates missing nodes. If there was no leaf, a load may meanwhile link the leaf of zeros. A
-    /// store can tell only once it has locked the entry of its page, and then looks again.
+    /// creates missing nodes. If there was no leaf, a load may link the leaf of zeros before this
+    /// call creates one, and the result is then the leaf of zeros. A store cannot rule that out
+    /// until it has locked the entry of its page, so it looks again then.
     pub(crate) fn own_path(
         self,
         at: u64,
@@ -120,16 +122,18 @@ impl Nodes<'_> {
         replaced: &mut Detached,
         moved: impl FnOnce(Post),
     ) -> Result<FrameId, NeedNodes> {
-        // `Forbid`, because no page is dropped or moved: the leaf keeps its shadow, and the fault
-        // takes over its pages once it stores to one.
+        // `Forbid` drops and moves no page, so the leaf keeps its shadow. The fault takes over the
+        // shadow's pages when it stores to one of them.
         self.own_range(&(at..at + 1), Edit::Forbid, spares, replaced, moved)?;
         self.fill_path(at, 0, spares)
     }
 
     /// Applies `edit` to every slot of the range. The caller has made the paths exclusive to the
-    /// space, if the edit needs that. This opens a section of its own. If the paths are shared, a
-    /// fault next to the range may meanwhile replace a leaf by a copy and release the leaf, which
-    /// without the section could then be exclusive to another space, or free.
+    /// space, if the edit needs that.
+    ///
+    /// Opens a section, for edits of shared paths. A fault next to the range may meanwhile replace
+    /// a shared leaf by a copy and release the old leaf. Without the section, the old leaf could be
+    /// freed, or become exclusive to another space, during the edit.
     pub(crate) fn apply(self, range: &Range<u64>, edit: Edit, detached: &mut Detached) {
         let _section = self.pool.domain.reader();
         let Ok(()) = self.walk::<Infallible>(range, &mut |word, child, level, part| {
@@ -153,14 +157,14 @@ impl Nodes<'_> {
         });
     }
 
-    /// Announces that the child at `level` on the way to `at` is replaced next. If it is an upper
-    /// node, accessors have to forget everything: until they do, a sharer may link a leaf into the
-    /// old node, and this space must not use that leaf. `forget` is what accessors have to forget
-    /// of the nodes replaced so far; this adds to it.
+    /// Adds to `forget` the invalidation that accessors need because the child at `level` on the
+    /// way to `at` is about to be replaced. If the child is an upper node, accessors must forget
+    /// everything: until they do, a sharer may link a leaf into the old node, and this space must
+    /// not use that leaf.
     ///
     /// From the first call for a range until the accessors have been told, the root has a second
-    /// ref. So a fault that has walked to a leaf takes the leaf for shared, and waits for `paths`,
-    /// which the caller holds, before it stores there.
+    /// ref. So a fault that has walked to a leaf treats the leaf as shared. Before the fault stores
+    /// there, it waits for `paths`, which the caller holds.
     fn replaces(self, level: u32, at: u64, forget: &mut Option<Post>) {
         let post = match level {
             0 => Post::One(leaf_number(at)),

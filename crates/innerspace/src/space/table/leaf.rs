@@ -1,4 +1,5 @@
-//! Copying shared nodes, and the pages that a copied leaf borrows: see the parent module.
+//! Copying shared nodes, and the owners of pages that a copied leaf borrows. The parent module
+//! explains sharing and borrowing.
 
 use super::nodes::{MAX_BORROW_DEPTH, Nodes, TooManyForks, child_word};
 use super::pte::{self, Holds, Pte};
@@ -29,7 +30,8 @@ impl Nodes<'_> {
             let child = self.child(word).filter(|child| !self.is_zero_leaf(*child));
             slot.store(child.map_or(0, child_word), Ordering::Relaxed);
             if let Some(child) = child {
-                // `old` holds a ref on its child, and shared nodes lose no children.
+                // `old` holds a ref on its child, and shared nodes lose no children, so the child
+                // is alive.
                 let more = self.pool.frames.meta(child).hold.try_get();
                 assert!(more, "a node has as many parents as a count can hold");
             }
@@ -38,9 +40,9 @@ impl Nodes<'_> {
     }
 
     fn copy_leaf(self, old: FrameId, frame: PoolFrame<'_>) -> FrameId {
-        // A shadow that only `old` keeps is collapsed first. Otherwise the chain of such leaves
-        // would become longer with each fork. Borrowing keeps them all alive, and once the chain is
-        // cut, a ref on each page touches the metadata of all frames.
+        // A shadow that only `old` uses is collapsed first. Otherwise the chain of shadows would
+        // become longer with each fork. Borrowing would keep all of them alive, and cutting the
+        // chain takes a ref on each page, which touches the metadata of all frames.
         let _section = self.pool.domain.reader();
         while self.collapse_shadow(old, Borrower::Shared) {}
         let depth = self.shadow(old).map_or(1, |(_, depth)| depth + 1);
@@ -59,8 +61,8 @@ impl Nodes<'_> {
     fn copy_borrowing(self, old: FrameId, depth: u64, mut frame: PoolFrame<'_>) -> FrameId {
         let mut borrows = 0;
         frame.copy_from(old);
-        // Acquire: pairs with the releases that installed the pages, as in `pte::load`. The words
-        // were loaded one by one, without it.
+        // Acquire: pairs with the releases that installed the pages, as in `pte::load`. `copy_from`
+        // loads the words one by one, without it.
         fence(Ordering::Acquire);
         failpoint!(LeafCopied);
         frame.change_words(|word| {
@@ -113,14 +115,14 @@ impl Nodes<'_> {
         hold.try_get().then(|| page.owned())
     }
 
-    /// Takes write validity from the word of the leaf in this chain that owns a page. The page is
-    /// about to get a second owner or a view. With write validity, a leaf that became exclusive
-    /// again would store to the page without a fault.
+    /// Takes write validity away from a page that is about to get a second owner or a view: from
+    /// the word of the leaf that owns the page, which is `leaf` or a shadow in its chain. Otherwise
+    /// a leaf that became exclusive again would store to the page without a fault.
     ///
     /// The caller's table keeps the first leaf, and that leaf keeps the others; so no other thread
     /// finds a leaf of this chain exclusive (see `pte` on copies). The caller is in a section,
-    /// because a leaf of the chain may be collapsed by the one before it. If a walk finds no owner,
-    /// the leaf in which it began has meanwhile become the owner, without write validity.
+    /// because a leaf of the chain may collapse the next one. If a walk finds no owner, the leaf in
+    /// which it began has meanwhile become the owner, without write validity.
     pub(crate) fn end_writes_in_place(self, mut leaf: FrameId, index: usize) {
         loop {
             let word = &self.words(leaf)[index];
@@ -142,8 +144,8 @@ impl Nodes<'_> {
     pub(crate) fn share_page(self, ours: FrameId, theirs: FrameId, slot: usize) -> Option<Pte> {
         let page = pte::load(&self.words(theirs)[slot]);
         let shared = match self.shadow(ours) {
-            // The page is borrowed again, as when `ours` was copied, so the frame's metadata is not
-            // touched.
+            // The page is borrowed again, as it was when `ours` was copied, so the frame's metadata
+            // is not touched.
             Some((shadow, _)) if shadow == theirs => page.borrowed(),
             _ => {
                 let _section = self.pool.domain.reader();

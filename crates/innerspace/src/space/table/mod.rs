@@ -2,10 +2,11 @@
 //! by forks.
 //!
 //! There are four levels of nine bits over pages of 4 KiB, for addresses of 48 bits. Level 0 is the
-//! leaf: `pte` has the bits of its words, and says which code may change them. A word of an upper
-//! node is a child's frame number, shifted, or 0. The root belongs to its space. Every other node
-//! is kept by its hold word: `refs` counts the parents that lead to it, `mapped` the leaves that
-//! borrow from it. For an anonymous page, `refs` counts the leaves that own it, `mapped` its pins.
+//! leaf: `pte` defines the bits of its words, and says which code may change them. A word of an
+//! upper node is a child's frame number, shifted, or 0 without a child. The root belongs to its
+//! space. Every other node is kept by its hold word: `refs` counts the parents that lead to it,
+//! `mapped` the leaves that borrow from it. For an anonymous page, `refs` counts the leaves that
+//! own it, `mapped` its pins.
 //!
 //! A fork copies the root and takes one more ref on each child. A node that has more than one ref
 //! or a borrower, or is below a node with more than one ref, is *shared*: it changes only in ways
@@ -19,9 +20,10 @@
 //! them (`pte::take_alone`; child words under `paths`, or of a range in which no fault is under
 //! way). The space's `paths` mutex serialises the copying and creating of nodes by faults, and is
 //! never held across anything that sleeps. A fault whose path is already the space's own stores
-//! without the mutex. So before a node is replaced, the path is made to count as shared. It does so
-//! until every accessor that may remember the old node has mail (`edit`). Frames of nodes are
-//! always freed after a grace period, because walkers may still be in them.
+//! without the mutex. So before a node is replaced, its path is made to count as shared. The path
+//! stays shared until every accessor that may have cached the old node has been sent an
+//! invalidation (`edit`). Frames of nodes are always freed after a grace period, because walkers
+//! may still be in them.
 
 pub(crate) mod compare;
 pub(crate) mod edit;

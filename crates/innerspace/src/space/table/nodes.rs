@@ -78,7 +78,7 @@ pub(crate) struct Detached {
 #[derive(Clone, Copy)]
 pub(crate) struct Nodes<'pool> {
     pub(crate) pool: &'pool Pool,
-    /// The space whose sessions may be using what is retired.
+    /// The space whose sessions may be using the retired pages and nodes.
     pub(crate) owner: u64,
     /// The root of the space's table.
     pub(crate) root: FrameId,
@@ -117,8 +117,8 @@ impl<'pool> Nodes<'pool> {
         self.pool.frames.meta(leaf).flags.set(FlagSet::COALESCED);
     }
 
-    /// Notes that all accessors that may have the leaf coalesced were told to forget it. Returns
-    /// whether the leaf was marked.
+    /// Notes that all accessors that may have the leaf coalesced have been told to forget it.
+    /// Returns whether the leaf was marked.
     pub(crate) fn unmark_coalesced(self, leaf: FrameId) -> bool {
         let marked = self.is_coalesced(leaf);
         if marked {
@@ -127,14 +127,14 @@ impl<'pool> Nodes<'pool> {
         marked
     }
 
-    /// Returns whether a child is shared, so that it has to be copied. The child is not the leaf of
-    /// zeros, its parent is exclusive to the space, and the caller holds `paths`.
+    /// Returns whether a child is shared, so that it must be copied before a change. The child is
+    /// not the leaf of zeros, its parent is exclusive to the space, and the caller holds `paths`.
     ///
-    /// The other sharers of a shared child may go at any time. So `replaced` gets a ref on it, and
-    /// the child stays shared until `replaced` is released. Otherwise a thread that found it
-    /// exclusive would change its words without a lock, and a change made after the copy would be
-    /// lost. The ref is taken before the count is read. If another thread found the child unshared
-    /// before that, so does this call; after it, no thread does.
+    /// The other sharers of a shared child may go at any time. So `replaced` gets a ref on the
+    /// child, which then stays shared until `replaced` is released. Otherwise a thread that found
+    /// the child exclusive would change its words without a lock, and a change made after the copy
+    /// would be lost. The ref is taken before the count is read. If another thread found the child
+    /// unshared before that, so does this call; afterwards no thread does.
     pub(crate) fn keep_if_shared(
         self,
         child: FrameId,
@@ -143,7 +143,7 @@ impl<'pool> Nodes<'pool> {
     ) -> bool {
         let hold = &self.pool.frames.meta(child).hold;
         if !hold.try_get() {
-            return true; // the count is full, and so many sharers do not all go meanwhile
+            return true; // the count is full, and so many sharers cannot all go meanwhile
         }
         let state = hold.load();
         if state.refs() > 2 || state.mapped() > 0 {
@@ -308,8 +308,9 @@ impl<'pool> Nodes<'pool> {
             return; // its parents are not counted
         }
         let hold = &self.pool.frames.meta(node).hold;
-        // Meanwhile this thread counts as a borrower of the leaf: real borrowers may come and go at
-        // any time, and the last parent has to release the file pages while the leaf still exists.
+        // During this call the thread counts as a borrower of the leaf. Real borrowers may come and
+        // go at any time, and the last parent has to release the file pages while the leaf still
+        // exists.
         if level == 0 && hold.try_map() {
             let _held = hold.put();
             let state = hold.load();
@@ -334,8 +335,8 @@ impl<'pool> Nodes<'pool> {
                 }
             }
         } else {
-            // Most leaves keep little when they are freed, so words are tested eight at a time, one
-            // cache line.
+            // Most words of a leaf keep no page when the leaf is freed. So words are tested eight
+            // at a time, one cache line.
             let (lines, _) = words.as_chunks::<8>();
             let holding = lines.iter().filter(|line| {
                 let all = line.iter().fold(0, |all, word| all | pte::load(word).0);
@@ -357,8 +358,8 @@ impl<'pool> Nodes<'pool> {
         self.retire(Retired::Frame(node));
     }
 
-    /// Releases what was detached. No thread may still be in it: as a rule, a grace period has
-    /// passed since, or the gate was closed before.
+    /// Releases detached nodes and pages. No thread may still be using them: usually a grace period
+    /// has passed since they were detached, or the gate was closed when they were.
     pub(crate) fn release(self, detached: Detached) {
         for (node, level) in detached.nodes {
             self.put(node, level);
@@ -374,8 +375,8 @@ impl<'pool> Nodes<'pool> {
     pub(crate) fn share_root(self, to: FrameId) -> Result<(), TooManyForks> {
         let to = self.words(to);
         for (words, copies) in self.words(self.root).chunks(8).zip(to.chunks(8)) {
-            // Most of a root is empty, so words are tested eight at a time. Only a snapshot's words
-            // may change meanwhile: the root may gain a child, and the fork does not need it.
+            // Most of a root is empty, so words are tested eight at a time. Only a snapshot's root
+            // may change meanwhile: it may gain a child, which the fork does not need.
             if words.iter().all(|word| word.load(Ordering::Relaxed) == 0) {
                 continue;
             }

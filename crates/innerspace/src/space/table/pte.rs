@@ -7,13 +7,13 @@
 //!  of the bits above these, 6: FILE, 7: VALID_X, 8: DIRECT
 //! ```
 //!
-//! - *empty*: 0. The fault of any sharer may change it.
-//! - *zero*: PRESENT, ZERO. Nothing has to keep the frame. The word may be changed by a write fault
-//!   (if the path is exclusive to the space), by a fault that finds the hole ended, and by
-//!   `Mappers::revoke`.
+//! - *empty*: 0. A fault of any sharer may change it.
+//! - *zero*: PRESENT, ZERO. The zero frame needs no reference. The word may be changed by a write
+//!   fault (if the path is exclusive to the space), by a fault that finds that the hole has been
+//!   filled, and by `Mappers::revoke`.
 //! - *file*: PRESENT, FILE. `mapped` of the frame's hold word keeps the frame. Faults and revokers
-//!   may change the word under the block's lock. Only its validity also changes without that lock:
-//!   by a load that finds the page there, by aging, by samples and by `Advice::Cold`.
+//!   may change the word under the block's lock. Without that lock, only the word's validity
+//!   changes: by a load that finds the page there, by aging, by samples and by `Advice::Cold`.
 //! - *direct*: PRESENT, DIRECT. The device keeps the page, and the mapping keeps the device. The
 //!   word changes like that of *file*, under the entry's lock, but is not aged.
 //! - *own*: PRESENT, OWNED. One of the frame's refs belongs to this leaf. A space may change the
@@ -25,57 +25,57 @@
 //! space, accessors may use it without reading the word. `tlb::coalesced` says how they learn of
 //! changes.
 //!
-//! VALID_R says that a load needs no fault, VALID_X says the same of a fetch. Both double as the
-//! accessed bit, and aging clears them (with VALID_W). VALID_W says that a store needs no fault:
-//! the page is recorded as dirty, or is anonymous and owned by this leaf alone. Every change is a
-//! compare-exchange or a read-modify-write, because accessors, faults and revokers change the same
-//! words without a lock. Plain stores have three uses: a structural change empties the word of a
-//! page of the leaf's own, with the gate closed on it ([`take_alone`]); a borrowed page becomes the
-//! leaf's own in a leaf that others share ([`own_in_shared`]); and the words of a leaf that no
-//! other thread can find yet are set.
+//! VALID_R means that a load needs no fault, and VALID_X means the same for a fetch. Both double as
+//! the accessed bit, and aging clears them (with VALID_W). VALID_W means that a store needs no
+//! fault: the page is recorded as dirty, or is anonymous and owned by this leaf alone. As a rule, a
+//! change is a compare-exchange or a read-modify-write, because accessors, faults and revokers
+//! change the same words without a lock. Three changes are plain stores: a structural change
+//! empties the word of a page of the leaf's own, with the gate closed on it ([`take_alone`]); a
+//! borrowed page becomes the leaf's own in a leaf that others share ([`own_in_shared`]); and the
+//! words of a leaf that no other thread can find yet are set.
 //!
 //! # Where a page's write validity (VALID_W) is given and taken
 //!
 //! Faults alone give it: `space/fault/driver.rs` for the page of a cached file,
 //! `space/fault/direct.rs` for that of a direct-access file, `space/fault/anonymous.rs` for a page
-//! of the leaf's own. It is taken away, with the page left in place, here and nowhere else:
+//! of the leaf's own. Only these functions take it away and leave the page in place:
 //!
 //! | taken by | before | guard against accesses under way |
 //! |---|---|---|
 //! | `change/revoke.rs`, `revoke_word` | writeback of a file's block | a grace period |
 //! | `change/revoke.rs`, `age_part`, `sample_use` | (aging: all validity) | none: the page stays |
 //! | `change/pages.rs`, `make_old` | (`Advice::Cold`: the same) | none: the page stays |
-//! | `table/edit.rs`, `edit_slot` | less protection | the closed gate |
+//! | `table/edit.rs`, `Edit::apply` | less protection | the closed gate |
 //! | `snapshot/restore.rs`, `bring_back` | a store that a restore has to see | the closed gate |
 //! | `change/steps.rs`, `end_writes` | a fetch of code; a store to be noted | the closed gate |
-//! | `table/leaf.rs`, `end_writes_in_place` | a second owner of the frame | none: it is shared |
+//! | `table/leaf.rs`, `end_writes_in_place` | a second owner or a view | none: the leaf is shared |
 //!
-//! All of them go through [`take_write_validity`], or through [`take_valid`] and
-//! [`take_valid_of_file`], which can take other validity with it. The words of a copied leaf are
-//! made without it ([`Pte::borrowed`], [`Pte::owned`]).
+//! All of them call [`take_write_validity`], or [`take_valid`] or [`take_valid_of_file`], which can
+//! take other validity too. The words of a copied leaf are made without write validity
+//! ([`Pte::borrowed`], [`Pte::owned`]).
 //!
 //! # The copy of a page that others share
 //!
-//! A store to a borrowed page, or to a page of the leaf's own that another owner or a view keeps as
-//! well, loads the word, copies the bytes, and replaces the word if it is unchanged. So a store to
-//! the page in between would be lost unless it changes the word. While the page is shared, there is
-//! no store to it. Once the others have released it, a fault may make it writable in place: that
-//! sets VALID_W, which the word of a page being copied does not have, or turns a borrowed page into
-//! one that the leaf owns. So the copy is right as long as no word of anonymous memory *returns* to
-//! an earlier value while a fault on its page is inside the gate. These operations could make it
-//! return, but do not:
+//! If a page is borrowed, or has another owner or a view, a fault serves a store to it: the fault
+//! loads the word, copies the bytes, and replaces the word if it is unchanged. A store to the old
+//! page in between would be lost unless the word changes. While the page is shared, there is no
+//! store to it. Once the others have released it, a fault may make it writable in place: that sets
+//! VALID_W, which the word of a page being copied does not have, or turns a borrowed page into one
+//! that the leaf owns. So the copy is right as long as no word of anonymous memory *returns* to an
+//! earlier value while a fault on its page is inside the gate. These operations could bring an
+//! earlier value back, but do not:
 //!
 //! - Structural changes, restores, [`take_dirty`](crate::space::Space::take_dirty) and
 //!   [`watch_code`](crate::space::Accessor::watch_code): the gate is closed on the page, so no
 //!   fault is inside, and a later copy loads the word later.
-//! - `end_writes_in_place`, called for other spaces that have the page, without the gate of this
-//!   one. It changes leaves which the other space shares or borrows from, whereas a fault stores
-//!   through words of leaves that are exclusive to its space. Such a leaf becomes shared only by a
+//! - `end_writes_in_place`, called for another space that has the page, without this space's gate:
+//!   it changes leaves that the other space shares or borrows from, whereas a fault stores through
+//!   words of leaves that are exclusive to its space. An exclusive leaf becomes shared only by a
 //!   fork of its space, with the gate closed.
 //! - `zap`: it empties words with the gate open. A fault that finds an empty word installs another
-//!   page, or zeros. The old page is released after a grace period, so every fault that had found
-//!   it is over when its frame is used again.
-//! - Aging, samples and revokers: they change only words of files and of zeros
+//!   page, or zeros. The old page is released after a grace period, so its frame is not used again
+//!   until every fault that had found the page is over.
+//! - Aging, samples and revokers: they change only words that map files or zeros
 //!   ([`take_valid_of_file`]).
 
 use crate::PAGE_SIZE;
@@ -171,7 +171,7 @@ impl Pte {
         self.0 & FILE != 0
     }
 
-    /// Returns whether a page that is removed from its slot has to be released.
+    /// Returns whether a page that is removed from its slot must be released.
     #[inline(always)]
     pub(crate) fn needs_letting_go(self) -> bool {
         self.0 & (OWNED | FILE) != 0
@@ -183,14 +183,14 @@ impl Pte {
         self.0 & (FILE | DIRECT | OWNED | BORROWED) == 0
     }
 
-    /// Returns the word by which a copied leaf has the same page: borrowed, and not writable until
-    /// the page is copied.
+    /// Returns the word for the same page in a copied leaf: borrowed, and not writable until the
+    /// page is copied.
     pub(crate) fn borrowed(self) -> Pte {
         Pte(self.0 & !(OWNED | VALID_W) | BORROWED)
     }
 
-    /// Returns the word for the same page in a leaf that owns it with a ref of its own. It is not
-    /// writable yet.
+    /// Returns the word for the same page in a leaf that has its own ref on the page. The word does
+    /// not allow stores yet.
     pub(crate) fn owned(self) -> Pte {
         Pte(self.0 & !(BORROWED | VALID_W) | OWNED)
     }
@@ -279,7 +279,7 @@ pub(crate) fn take(slot: &AtomicU64) -> Pte {
     Pte(slot.swap(0, Ordering::AcqRel))
 }
 
-/// Empties a slot as [`take`] does, but without a read-modify-write where it can. The leaf is
+/// Empties a slot as [`take`] does, but without a read-modify-write where possible. The leaf is
 /// exclusive to the space, and the gate is closed on the slot. So no other thread changes an empty
 /// slot, or one with an anonymous page of the leaf's own. (A borrowed page may become the leaf's
 /// own when a fault next to the range collapses the shadow, and a revoker may take pages of other
@@ -300,7 +300,7 @@ pub(crate) fn take_alone(slot: &AtomicU64) -> Pte {
 /// Makes a borrowed page the leaf's own, in a leaf that stays shared meanwhile. Returns false, with
 /// nothing changed, if only a compare-exchange is safe.
 ///
-/// A plain store is right: no thread stores to the page through such a word, takes the page away,
+/// A plain store is right: through a borrowed word, no thread stores to the page, removes the page,
 /// or takes away its validity for loads. If a load sets that validity meanwhile, its change is
 /// lost, and the next load sets it again. Validity for fetches, however, is taken away from shared
 /// leaves too, and must not come back.

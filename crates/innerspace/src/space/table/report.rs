@@ -18,7 +18,7 @@ pub struct PageStats {
     pub resident: PageCount,
     /// Pages of files in the page cache.
     pub file: PageCount,
-    /// Anonymous pages that only this space has.
+    /// Anonymous pages that belong to this space alone.
     pub own: PageCount,
     /// Anonymous pages shared with forks, or once shared with a fork that is gone, and not stored
     /// to since.
@@ -51,9 +51,9 @@ impl PageStats {
 }
 
 impl<'pool> Nodes<'pool> {
-    /// Calls `each` with every leaf that covers a part of the range, and with that part, until it
-    /// returns false. Returns whether it never did. The caller of this and of the next functions is
-    /// inside the gate, or has it closed.
+    /// Calls `each` with every leaf that covers a part of the range, and with the part, until
+    /// `each` returns false. Returns whether `each` never returned false. The caller of this
+    /// function, and of those below, is inside the gate, or has it closed.
     fn all_leaves(
         self,
         range: &Range<u64>,
@@ -143,7 +143,8 @@ impl<'pool> Nodes<'pool> {
         found
     }
 
-    /// Counts the nodes of the space's table, shared ones included.
+    /// Counts a node and the nodes below it, shared ones included. The leaf of zeros does not
+    /// count.
     pub(crate) fn count_nodes(self, node: FrameId, level: u32) -> PageCount {
         let words = self.words(node).iter().filter(|_| level > 0);
         let children = words.filter_map(|word| self.child(word));

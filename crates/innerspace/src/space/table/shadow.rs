@@ -1,7 +1,7 @@
 //! A leaf and the one it borrows from: what each knows about the other, and how the link ends.
 //!
-//! A leaf knows its shadow, and a slot before which it borrows nothing. A shadow knows the XOR of
-//! its borrowers' frame numbers, which names the borrower itself if there is only one. The link
+//! A leaf records its shadow, and a slot before which it borrows nothing. A shadow records the XOR
+//! of its borrowers' frame numbers, which is the borrower itself if there is only one. The link
 //! ends in three ways, explained in `docs/protocols/borrowing.md`:
 //!
 //! - The leaf no longer borrows anything: it releases the shadow ([`Nodes::part`]), after a grace
@@ -63,8 +63,8 @@ impl Nodes<'_> {
     /// shadow. No thread may still be using a page that the leaf borrowed.
     pub(crate) fn put_shadow(self, shadow: FrameId) {
         let hold = &self.pool.frames.meta(shadow).hold;
-        // If two borrowers end at the same time, perhaps neither sees that only one is left. The
-        // next write fault in that one then collapses the shadow.
+        // If two borrowers end at the same time, each may find the other still counted, and neither
+        // prunes. The next write fault in the remaining borrower then collapses the shadow.
         let state = hold.load();
         if state.refs() == 0 && state.mapped() == 2 {
             self.prune(shadow);
@@ -111,15 +111,16 @@ impl Nodes<'_> {
         Some(shadow)
     }
 
-    /// Releases the pages that nothing needs of a leaf without parents: file pages, since revokers
+    /// Releases the pages that a leaf without parents keeps for nothing: file pages, since revokers
     /// do not reach them here; and anonymous pages, owned or borrowed, that the leaf's only
     /// borrower does not borrow. The caller counts as a borrower.
     pub(crate) fn prune(self, leaf: FrameId) {
-        // The borrower may end at any time. Its frame, and the words by which it borrows, stay
+        // The borrower may end at any time. But its frame, and the words by which it borrows, stay
         // until the section ends.
         let _section = self.pool.domain.reader();
         let meta = self.pool.frames.meta(leaf);
-        // The count is read before the names: a leaf that is no longer counted is no longer named.
+        // The count is read before the XOR of the borrowers: a leaf that is no longer counted is no
+        // longer in the XOR.
         let alone = meta.hold.load().mapped() == 2;
         let borrower = meta.borrowers().filter(|_| alone);
         let borrower = borrower.map(|borrower| self.words(borrower));
@@ -153,8 +154,8 @@ impl Nodes<'_> {
             return;
         };
         let hold = &self.pool.frames.meta(shadow).hold;
-        // If two threads do this at the same time, perhaps neither sees the other's work. The next
-        // write fault then does the rest.
+        // If two threads do this at the same time, pages that nothing needs may stay in the shadow.
+        // The next write fault then releases them.
         let state = hold.load();
         if state.refs() == 0 && state.mapped() == 1 && hold.try_map() {
             self.prune(shadow);
@@ -182,8 +183,9 @@ impl Nodes<'_> {
 
     /// Takes over the frames of a leaf's shadow if nothing else uses the shadow: it has no parent,
     /// and this leaf is its only borrower. Returns whether it did. The caller keeps the leaf, which
-    /// may be exclusive or shared, and is in a section: several threads may try at the same time,
-    /// and the frame of a shadow that another has collapsed is not reused before the section ends.
+    /// may be exclusive or shared. The caller is in a section: several threads may try at the same
+    /// time, and the frame of a shadow that another thread has collapsed must not be reused
+    /// meanwhile.
     pub(crate) fn collapse_shadow(self, leaf: FrameId, borrower: Borrower) -> bool {
         let Some(shadow) = self.collapsible_shadow(leaf) else {
             return false;
@@ -199,7 +201,8 @@ impl Nodes<'_> {
                 // No thread reads pages through a shadow without other users, so the word can stay.
                 self.take_over(theirs, to, borrower);
             } else if theirs.is_of_file() {
-                self.of_any_space().retire_page(pte::take(from)); // `prune` reads the others
+                // Only words of files are taken: `prune` may read the others.
+                self.of_any_space().retire_page(pte::take(from));
             }
         }
         failpoint!(Collapsed);
@@ -217,8 +220,8 @@ impl Nodes<'_> {
     }
 
     /// Makes the leaf borrow from the shadow after the one that it has collapsed. A shared leaf
-    /// that borrows nothing any more forgets its shadow here; an exclusive one does so at its next
-    /// fault (`part_from_shadow`).
+    /// that no longer borrows anything forgets its shadow here; an exclusive one does so at its
+    /// next fault (`part_from_shadow`).
     fn borrow_from_next(self, leaf: FrameId, shadow: FrameId, borrower: Borrower) {
         let borrows = |word: &AtomicU64| pte::load(word).is_borrowed();
         let in_vain = || borrower == Borrower::Shared && !self.words(leaf).iter().any(borrows);

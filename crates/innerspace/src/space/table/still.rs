@@ -51,9 +51,8 @@ impl Drop for StillPage {
 }
 
 impl Nodes<'_> {
-    /// Returns whether the leaf that owns this page is its only user.
-    ///
-    /// Pins do not count: a store has to reach the pinned page itself, not a copy.
+    /// Returns whether the leaf that owns this page is its only user. Pins are ignored: a store has
+    /// to reach the pinned page itself, not a copy.
     pub(crate) fn is_sole_owner(self, page: Pte) -> bool {
         self.state(self.frame_of(page)).is_one_ref()
     }
@@ -74,9 +73,9 @@ impl Nodes<'_> {
         if !matches!(page.holds(), Holds::Own | Holds::Borrowed) {
             return None;
         }
-        // A live space that is the last to have the owning leaf would find it exclusive, with write
-        // validity from before the snapshot. That validity is taken now, so the space's next store
-        // faults, and finds the view.
+        // If a live space is the last to have the owning leaf, it would find the leaf exclusive,
+        // with write validity from before the snapshot. That validity is taken now, so the space's
+        // next store faults, and finds the view.
         self.end_writes_in_place(leaf.frame, index);
         let frame = self.frame_of(page);
         if !self.pool.frames.meta(frame).hold.try_view_still() {
@@ -91,9 +90,9 @@ impl Nodes<'_> {
         })
     }
 
-    /// Copies out the anonymous page at `at` in a snapshot's table, which has one there. The caller
-    /// keeps the snapshot, so the page does not change even without a view. The caller is in a
-    /// section, inside the gate.
+    /// Copies the anonymous page at `at` in a snapshot's table to `into`. The table has such a page
+    /// there. The caller keeps the snapshot, so the page does not change even without a view. The
+    /// caller is in a section, inside the gate.
     pub(crate) fn copy_still_page(self, at: u64, into: &mut [u8; PAGE_SIZE]) {
         let leaf = self.find(at).expect("a snapshot's table loses no leaf");
         let page = pte::load(&self.words(leaf.frame)[slot_index(at, 0)]);
@@ -114,11 +113,11 @@ impl Nodes<'_> {
         (self.state(frame) == HoldState::refs_only(1)).then_some(frame)
     }
 
-    /// Makes the bytes of a page the same as those of the frame `image`. The gate of the page's
-    /// space is closed.
+    /// Overwrites a page with the bytes of the frame `image`. The gate of the page's space is
+    /// closed.
     ///
     /// # Panics
-    /// Panics if anything but its leaf keeps the page.
+    /// Panics if anything other than its leaf keeps the page.
     #[inline]
     pub(crate) fn overwrite(self, page: Pte, image: FrameId) {
         let frame = self.frame_alone(page);

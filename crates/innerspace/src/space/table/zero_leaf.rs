@@ -4,20 +4,20 @@
 //! Each `Memory` has one such leaf and never frees it, so the root group pays for it. Its parents
 //! are not counted: a revoker unlinks it at any time, with neither `paths` nor the gate. The leaf
 //! counts as shared: a change of one of its pages first unlinks it. Its words never change; walks
-//! that change words skip it, and copies of nodes and restores leave it out. It may stand only
-//! where an entry of a direct-access file says "hole of 2 MiB", and is linked, and unlinked by a
-//! revoker, under that entry's lock.
+//! that change words skip it, and copies of nodes and restores leave it out. It is linked only
+//! where an entry of a direct-access file says "hole of 2 MiB". Linking it, and unlinking it by a
+//! revoker, needs that entry's lock.
 //!
 //! A thread that makes a path the space's own unlinks the leaf of zeros by a plain store, in a
-//! section and with `paths` held. A revoker may have been faster. But the revoker keeps the entry
-//! locked until the section ends, and a fault that would link a leaf there waits for the entry
-//! first, or for `paths`. So no word is overwritten.
+//! section and with `paths` held. A revoker may have unlinked it first, but the store still
+//! overwrites no other leaf: the revoker keeps the entry locked until the section ends, and a fault
+//! that would link a leaf there waits for the entry first, or for `paths`.
 //!
-//! The leaf of zeros does not stand where a mapping allows execution, because its words are right
+//! The leaf of zeros is not linked where a mapping allows execution, because its words are valid
 //! for loads alone. A fetch would have to replace it, and copy the nodes above it, even in a
-//! snapshot; but forks and restores walk a snapshot's nodes without a section, because a snapshot
-//! never loses one. Spaces whose protections differ there share no node above it (`Edit::Part`),
-//! and that edit leaves it out.
+//! snapshot. But forks and restores walk a snapshot's nodes without a section, because a snapshot
+//! never loses one. Spaces whose protections differ there share no node above the leaf of zeros:
+//! the edit that separates them (`Edit::Part`) leaves it out.
 
 use super::nodes::{Nodes, Spares, child_word};
 use super::pte::{Pte, VALID_R};
