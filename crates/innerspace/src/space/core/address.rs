@@ -10,15 +10,15 @@ pub(crate) const LEVELS: u32 = 4;
 /// The level of the root; 0 is the leaf.
 pub(crate) const ROOT_LEVEL: u32 = LEVELS - 1;
 pub(crate) const SLOTS: usize = 512;
-/// The shift from an address to the number of its leaf.
+/// The number of bits by which an address is shifted right to give the number of its leaf.
 pub(crate) const LEAF_SHIFT: u32 = PAGE_SHIFT + 9;
 
-/// Returns the size in bytes of the addresses that one word of a node at `level` covers.
+/// Returns the number of bytes of addresses that one word of a node at `level` covers.
 pub(crate) const fn span(level: u32) -> u64 {
     1 << (PAGE_SHIFT + 9 * level)
 }
 
-/// The size in bytes of the addresses that a leaf covers.
+/// The number of bytes of addresses that a leaf covers.
 pub(crate) const LEAF_BYTES: u64 = span(1);
 
 /// Returns the index of the word, in a node at `level`, that leads to `at`.
@@ -26,7 +26,8 @@ pub(crate) fn slot_index(at: u64, level: u32) -> usize {
     (at >> (PAGE_SHIFT + 9 * level)) as usize % SLOTS
 }
 
-/// Returns the number by which mail names the leaf of `at`.
+/// Returns the number of the leaf that covers `at`. Invalidations for accessors name leaves by
+/// number.
 pub(crate) fn leaf_number(at: u64) -> u64 {
     at >> LEAF_SHIFT
 }
@@ -36,7 +37,7 @@ pub(crate) fn page_start(at: u64) -> u64 {
     at & !(PAGE_SIZE as u64 - 1)
 }
 
-/// Returns whether a value of `size` bytes at `at` lies in two pages.
+/// Returns whether a value of `size` bytes at `at` crosses into the next page.
 #[inline(always)]
 pub(crate) fn crosses(at: VirtAddr, size: usize) -> bool {
     at.page_offset() > PAGE_SIZE - size

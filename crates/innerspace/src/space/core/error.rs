@@ -16,7 +16,7 @@ use crate::units::Bytes;
 
 /// A change of a space's mappings that was refused. The space is unchanged.
 ///
-/// The list of errors of a call leaves out those that many calls share:
+/// The documentation of a call does not list the errors that many calls share:
 /// [`SpaceError::OtherProcess`], [`SpaceError::Frozen`] for the space of a snapshot's accessor, and
 /// in a callback [`SpaceError::Reentered`].
 #[derive(Clone, Debug, Error)]
@@ -66,7 +66,7 @@ pub enum SpaceError {
         /// The operation.
         what: &'static str,
         /// The start of the range: 0 if the operation is about the whole space; if the space
-        /// chooses the address, the first that it would try.
+        /// chooses the address, the first address that it would try.
         at: VirtAddr,
         /// The length of the range.
         len: u64,
@@ -116,14 +116,15 @@ pub enum SpaceError {
         /// Why the protection is not possible.
         reason: &'static str,
     },
-    /// Anonymous memory was to be shared, but only forks could share it, and their memory is
-    /// copy-on-write.
+    /// Shared anonymous memory was asked for. Only forks could share it, and forks copy memory on
+    /// write.
     #[error(
         "map of {} at {at}: anonymous memory cannot be shared; map a file of a DaxDevice instead",
         Bytes(*len)
     )]
     SharedAnonymous {
-        /// The start of the range; if the space chooses the address, the first that it would try.
+        /// The start of the range; if the space chooses the address, the first one that it would
+        /// try.
         at: VirtAddr,
         /// The length of the range.
         len: u64,
@@ -207,7 +208,7 @@ pub enum SpaceError {
         /// The address of the first such page.
         at: VirtAddr,
     },
-    /// The file is open in another `Memory` than the space's.
+    /// The file is open in another `Memory` than that of the space.
     #[error("map of {file}: it is open in another memory")]
     OtherMemorysFile {
         /// The file.

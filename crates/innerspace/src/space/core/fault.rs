@@ -1,9 +1,9 @@
 //! The failure of an access to a space: [`Fault`].
 //!
 //! A fault is eight bytes and `Copy`, so that `Result<u64, Fault>` is returned in registers. It
-//! contains the kind, the access, and the address (only the upper part of an address beyond every
-//! space). [`crate::space::Space::explain`] adds the rest: the nearest mapping, or the file's
-//! error.
+//! contains the kind, the access, and the address; of an address too large for any space, it
+//! contains only the upper part. [`crate::space::Space::explain`] adds the rest: the nearest
+//! mapping, or the file's error.
 
 use std::sync::Arc;
 use std::{fmt, io};
@@ -61,8 +61,8 @@ pub enum FaultKind {
     /// of a file with [`OnShrink::Error`](crate::dax::OnShrink::Error), which supports none.
     #[error("forbidden by the mapping's protection")]
     Forbidden,
-    /// The page is past the end of the mapped file, or another process has cut it off. With `mmap`
-    /// this is a SIGBUS.
+    /// The page is past the end of the mapped file, or another process has truncated the file. With
+    /// `mmap` this is a SIGBUS.
     #[error("past the end of the mapped file")]
     PastEnd,
     /// The file's store failed.
@@ -82,7 +82,7 @@ pub enum FaultKind {
     #[error("a snapshot never changes, and has no devices; fork it")]
     Frozen,
     /// The device that is mapped there refused, or the access was an atomic read-modify-write,
-    /// which devices do not have. An atomic load or store of a device is an ordinary call.
+    /// which devices do not support. An atomic load or store of a device is an ordinary call.
     #[error("the device refused")]
     Device,
     /// The device that is mapped there ends before the access does.
@@ -105,7 +105,7 @@ pub enum FaultKind {
 /// not at all.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fault {
-    /// The low 32 bits of the address; if [`BEYOND`] is set, of the upper 48 bits of the address.
+    /// The low 32 bits of the address, which is shifted right by [`LOST`] if [`BEYOND`] is set.
     address_low: u32,
     address_high: u16,
     kind: FaultKind,
@@ -114,11 +114,12 @@ pub struct Fault {
     what: u8,
 }
 
-/// In [`Fault::what`]: the address has more bits than an address of any space.
+/// In [`Fault::what`]: the address is too large for any space.
 const BEYOND: u8 = 1 << 5;
 /// The bits of [`Fault::what`] that count the bytes of the access.
 const BYTES: u8 = BEYOND - 1;
-/// The number of low bits that an address beyond every space loses, so that 48 bits are left.
+/// The number of low bits that are dropped from an address too large for any space, to leave 48
+/// bits.
 const LOST: u32 = 64 - ADDRESS_BITS;
 
 impl Fault {
@@ -153,7 +154,7 @@ impl Fault {
         VirtAddr(address << lost)
     }
 
-    /// Returns whether the address has more bits than an address of any space.
+    /// Returns whether the address is too large for any space.
     pub(crate) fn is_beyond(self) -> bool {
         self.what & BEYOND != 0
     }
@@ -313,7 +314,7 @@ impl Cause {
         }
     }
 
-    /// Returns whether the cause is that the caller may not wait.
+    /// Returns whether the access failed because the caller may not wait.
     pub(crate) fn would_block(&self) -> bool {
         match self {
             Cause::File(error) => error.would_block(),
@@ -323,7 +324,7 @@ impl Cause {
     }
 }
 
-/// A fault with all that its space can say about it. It becomes an [`io::Error`] of the fault's
+/// A fault with all that its space can say about it. It converts to an [`io::Error`] of the fault's
 /// kind.
 #[derive(Clone, Debug, Error)]
 #[error("{text}")]

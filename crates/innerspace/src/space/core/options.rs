@@ -8,10 +8,10 @@ use crate::reclaim::Pool;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum AddressWidth {
-    /// Addresses below 4 GiB. An access that crosses the last address goes on at 0, as on a 32-bit
-    /// machine. Larger addresses are not mapped.
+    /// Addresses below 4 GiB. An access that crosses the last address wraps around to 0, as on a
+    /// 32-bit machine. Larger addresses are never mapped.
     Bits32,
-    /// Addresses below 2^48. Larger addresses are not mapped.
+    /// Addresses below 2^48. Larger addresses are never mapped.
     #[default]
     Bits48,
 }
@@ -68,8 +68,8 @@ impl SpaceOptions {
     }
 }
 
-/// Refuses a group of another memory: it would be charged for memory that is not its own. `what` is
-/// the operation, for the error.
+/// Returns an error if `group` belongs to another memory: it would be charged for memory that is
+/// not its own. `what` names the operation in the error.
 pub(crate) fn check_group(
     what: &'static str,
     group: &Group,
