@@ -2,18 +2,18 @@
 //!
 //! If all 512 pages of a leaf are the leaf's own, valid for loads and stores, and contiguous in the
 //! arena, an accessor remembers the address of the bytes instead of that of the words ([`Place`]),
-//! and no longer reads the words. Then a changed word does not take effect by itself. So a thread
+//! and no longer reads the words. A changed word then has no effect on the accessor. So a thread
 //! that changes the word of a page that the leaf owns, in a leaf that is exclusive to one space,
 //! first makes sure that no accessor has the leaf coalesced, **before another page can take that
 //! page's place**:
 //!
-//! - a structural change, a remap, a fork, a restore to another table: it posts `Post::All` when it
-//!   closes the gate
-//! - a restore in place: it posts `GATE_MAIL`, at which accessors forget all coalesced leaves
-//! - [`take_dirty`](crate::Space::take_dirty), [`watch_code`](crate::Accessor::watch_code): the
-//!   gate is closed on the pages, so the pages stay the same; it takes the validity, then posts the
-//!   leaf if the leaf is marked (`SpaceInner::post_coalesced`), then waits
-//! - `zap`: it leaves the gate open, so it passes a marked leaf on to a structural change
+//! - A structural change, a remap, a fork, or a restore to another table posts `Post::All` when it
+//!   closes the gate.
+//! - A restore in place posts `GATE_MAIL`, at which accessors forget all coalesced leaves.
+//! - [`take_dirty`](crate::Space::take_dirty) and [`watch_code`](crate::Accessor::watch_code) have
+//!   the gate closed on the pages, so the pages stay the same. They take the validity, then post
+//!   the leaf if the leaf is marked (`SpaceInner::post_coalesced`), then wait.
+//! - `zap` leaves the gate open, so it passes a marked leaf on to a structural change.
 //!
 //! All of them hold the gate's writer lock. A thread that coalesces a leaf takes the same lock,
 //! without waiting for it, marks the leaf (`FlagSet::COALESCED`), and reads its words, in a
@@ -27,10 +27,10 @@ use crate::PAGE_SIZE;
 use crate::space::core::address::{LEAF_SHIFT, SLOTS};
 use crate::space::table::pte::{self, Pte};
 
-/// The number of visits after which a leaf's words are read. Reading them takes some hundred
+/// The number of visits after which a leaf's words are read. Reading them takes a few hundred
 /// nanoseconds.
 const VISITS: u16 = 16;
-/// The most times that the number of visits is doubled.
+/// The greatest number of times that `VISITS` is doubled.
 const DOUBLED: u8 = 8;
 
 impl Leaves {
@@ -72,8 +72,8 @@ impl Translator {
     }
 
     /// Returns the host address of the pages of the leaf of `at`, if the leaf is remembered for
-    /// stores and its pages are contiguous. The caller is in a section. While there is mail, no
-    /// leaf is visible.
+    /// stores and its pages are contiguous. Returns `None` while there is mail. The caller is in a
+    /// section.
     pub(crate) fn pages_in_row(&self, at: u64) -> Option<u64> {
         let start = at >> LEAF_SHIFT << LEAF_SHIFT;
         let place = self.place_of_words(start, &self.look().leaves.tags.write)?;

@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 
 use crate::sys::copy::{self, AtomicScalar, Modify, Scalar};
 
-/// Bytes of one page, valid for the access that looked them up until its section ends. Made by a
-/// hit of `Translator`, and consumed by its use in the same section; only `Core` passes it on.
+/// Bytes of one page, valid until the section of the access that looked them up ends. A hit of
+/// `Translator` makes this value, and its use in the same section consumes it; only `Core` passes
+/// it on.
 #[derive(Debug)]
 pub(crate) struct Page(pub(super) NonNull<u8>);
 
@@ -83,14 +84,14 @@ impl Page {
     }
 }
 
-/// Returns the value with these bytes, which are in the machine's order.
+/// Returns the value with these bytes, which are in native byte order.
 pub(crate) fn from_bytes<T: Scalar>(bytes: &[u8]) -> T {
     assert_eq!(bytes.len(), size_of::<T>());
     // SAFETY: the slice has as many bytes as the value, and any bytes are a valid scalar.
     unsafe { copy::load(bytes.as_ptr()) }
 }
 
-/// Writes a value's bytes to `bytes`, in the machine's order.
+/// Writes a value's bytes to `bytes`, in native byte order.
 pub(crate) fn to_bytes<T: Scalar>(value: T, bytes: &mut [u8]) {
     assert_eq!(bytes.len(), size_of::<T>());
     // SAFETY: the slice has as many bytes as the value, and is borrowed mutably.

@@ -19,14 +19,14 @@ pub(crate) const COALESCED: usize = 1;
 impl Place {
     pub(crate) const NONE: Place = Place(std::ptr::null());
 
-    /// Makes a place of words. It is the address that the word of page 0 would have if the leaf
-    /// went on below its start, so that adding a page's number gives the page's word.
+    /// Makes a place of words: the address that the word of page 0 would have if the leaf extended
+    /// below its start. Adding a page's number to it gives the address of the page's word.
     pub(crate) fn of_words(words: &[AtomicU64; SLOTS], leaf: u64) -> Place {
         Place(words.as_ptr().wrapping_sub(leaf as usize * SLOTS))
     }
 
-    /// Makes a place of bytes. It is the address that byte 0 would have if the pages went on below
-    /// their start, so that adding an address gives its byte.
+    /// Makes a place of bytes: the address that byte 0 would have if the pages extended below their
+    /// start. Adding an address to it gives the host address of the byte.
     pub(super) fn of_bytes(first: u64, leaf: u64) -> Place {
         let below = first.wrapping_sub(leaf << LEAF_SHIFT) as usize;
         Place(std::ptr::without_provenance(below | COALESCED))
@@ -54,9 +54,9 @@ impl Place {
 /// The address of bytes that a hit found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Found {
-    /// The address at which the page of the bytes begins.
+    /// The address of the page that contains the bytes.
     Page(u64),
-    /// The address at which the bytes begin.
+    /// The address of the bytes themselves.
     Byte(u64),
 }
 

@@ -2,17 +2,16 @@
 //!
 //! An accessor remembers the address of the leaf of each 2 MiB in which it works; every access then
 //! reads the page's word in the leaf. So a changed word (revoked, aged, copied, upgraded) takes
-//! effect on the next access of every thread by itself, and mail is needed only when a leaf is
-//! replaced. Compared with an array of translations for each page, this cache is as fast on random
-//! accesses, faster on dependent loads, and takes only a few KiB (`innerspace-bench translation`).
-//! If the pages of a leaf are contiguous, no word is read. Then a changed word does not take effect
-//! by itself; `coalesced` says what is done instead.
+//! effect on the next access of every thread without a message, and mail is needed only when a leaf
+//! is replaced. Compared with an array of translations for each page, this cache is as fast on
+//! random accesses, faster on dependent loads, and takes only a few KiB (`innerspace-bench
+//! translation`). If the pages of a leaf are contiguous, no word is read, so a changed word alone
+//! has no effect; `coalesced` explains what is done instead.
 //!
-//! The processor fetches ahead by itself, but not past the end of a page, since the next page of a
-//! space may be anywhere in memory. So when an access at the beginning of one page is followed by
-//! one at the beginning of the next, the first bytes of the page after that are prefetched.
-//! Accesses at the beginning of a page, to four of its 512 words, are recognised by their offset
-//! and looked up out of line.
+//! The processor prefetches, but not past the end of a page, since the next page of a space may be
+//! anywhere in memory. So when an access at the beginning of one page is followed by one at the
+//! beginning of the next, the first bytes of the page after that are prefetched. An access at the
+//! beginning of a page (its first 32 bytes) is recognised by its offset and looked up out of line.
 //!
 //! A slot has two tags. The read tag is set for any leaf. The write tag is set only while the leaf
 //! is exclusive to the space, since a shared leaf may still have VALID_W from before the fork.
@@ -40,10 +39,10 @@ use crate::{PAGE_SHIFT, PAGE_SIZE, sys};
 /// The number of remembered leaves, a power of two: 512 MiB of address space in 6.5 KiB.
 pub(crate) const LEAVES: usize = 256;
 /// The number of bytes that count as the beginning of a page. A run of accesses in small steps
-/// makes one there.
+/// always touches them.
 pub(super) const BEGINNING: usize = 32;
 /// The number of bytes of the next page that are prefetched. Four lines are enough: once several
-/// adjacent lines have been requested, the processor goes on by itself.
+/// adjacent lines have been requested, the processor prefetches the next ones.
 pub(super) const AHEAD: usize = 256;
 /// The tag of a slot without a leaf: no leaf has this number.
 pub(super) const NO_LEAF: u64 = u64::MAX;
@@ -62,15 +61,15 @@ pub(crate) struct Tags {
 }
 
 /// The remembered leaves, in one array for each field, so that a hit reads one tag and one place. A
-/// translator finds them by a pointer in its participant. While there is mail, that pointer leads
+/// translator finds them by a pointer in its participant. While there is mail, that pointer points
 /// to [`EMPTY_LEAVES`] instead.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Leaves {
     pub(super) tags: Tags,
     pub(super) places: [Place; LEAVES],
-    /// For each slot, the number of out-of-line accesses since the leaf's words were last checked:
-    /// `coalesced` reads them to see whether the pages are contiguous.
+    /// For each slot, the number of out-of-line accesses since `coalesced` last checked the words
+    /// of the leaf, to see whether the pages are contiguous.
     pub(super) visits: [u16; LEAVES],
     /// An upper bound of the number of coalesced places.
     pub(super) coalesced: u16,
@@ -97,9 +96,9 @@ pub(super) static EMPTY_LEAVES: Leaves = NO_LEAVES;
 unsafe impl Sync for Leaves {}
 
 /// The leaves of one translator, on the heap. This is a pointer and not a `Box`, because a `Box`
-/// would claim that nothing else has the address. Generated code reads the leaves between two
-/// calls, and the participant keeps their address: these pointers have to stay valid when the
-/// leaves are written here and the translator is moved.
+/// would claim to be the only pointer to them. Generated code reads the leaves between two calls,
+/// and the participant keeps their address. Those pointers must stay valid when the leaves are
+/// written here, and when the translator is moved.
 pub(crate) struct LeavesPlace(NonNull<Leaves>);
 
 impl LeavesPlace {
@@ -116,7 +115,7 @@ impl LeavesPlace {
         unsafe { &raw mut (*self.0.as_ptr()).tags }
     }
 
-    /// Returns the address of the places, derived in the same way.
+    /// Returns the address of the places, derived from the same pointer.
     #[cfg(all(feature = "layout", not(shuttle)))]
     pub(crate) fn places(&self) -> *const *const u64 {
         // SAFETY: as for `tags`.
@@ -154,7 +153,8 @@ impl Drop for LeavesPlace {
 pub(crate) struct Translator {
     pub(crate) sections: Sections,
     pub(crate) leaves: LeavesPlace,
-    /// The page of the last access that was looked up out of line, mostly one at its beginning.
+    /// The number of the page of the last access that hit out of line, usually at the page's
+    /// beginning.
     pub(super) begun: u64,
 }
 
@@ -170,8 +170,8 @@ pub(crate) struct Look<'t> {
 }
 
 impl Look<'_> {
-    /// Calls `act` with the address of the bytes of the page of `at`, if there is no mail, and the
-    /// leaf is remembered and valid for `need`. The caller is in a section.
+    /// Calls `act` with the address of the bytes of the page of `at`, if there is no mail, the leaf
+    /// is remembered, and the page is valid for `need`. The caller is in a section.
     ///
     /// `act` is called in two branches, and not after they join, so that each uses its address
     /// directly.
@@ -210,7 +210,7 @@ impl Look<'_> {
     }
 }
 
-/// What an access needs of a page.
+/// The validity of a page that an access needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Need {
     Read,
@@ -267,7 +267,7 @@ impl Translator {
         }
     }
 
-    /// The bytes that a translator takes, its participant and a full mailbox included.
+    /// The number of bytes that a translator takes, its participant and a full mailbox included.
     pub(crate) const SIZE: usize = size_of::<Leaves>() + 1024;
 
     /// Returns the bytes at `at` if `size` of them are in one page that is valid for `need`. The
@@ -276,7 +276,7 @@ impl Translator {
     pub(crate) fn hit(&self, at: u64, size: usize, need: Need) -> Option<Page> {
         let offset = at as usize % PAGE_SIZE;
         let page = self.look().find(at, need, |found| found.page(offset))?;
-        // This holds for a suspended session too: it has mail, so it finds nothing.
+        // A suspended session does not reach this line: it has mail, so it finds nothing.
         debug_assert!(self.sections.is_open());
         if offset > PAGE_SIZE - size {
             cold_path();
@@ -297,8 +297,8 @@ impl Translator {
         Look { leaves, mail }
     }
 
-    /// Like [`Translator::hit_past_beginning`], in a section of its own. A miss leaves the section
-    /// open but not yet ordered.
+    /// Does the same as [`Translator::hit_past_beginning`], but opens the section too. A miss
+    /// leaves the section open but not yet ordered.
     #[inline(always)]
     pub(crate) fn hit_alone<R>(
         &mut self,
@@ -316,7 +316,8 @@ impl Translator {
     /// Calls `act` with the page that `hit` would find, unless the access is at the beginning of a
     /// page: [`Translator::hit_and_fetch_ahead`] is for that.
     ///
-    /// `act` is called here, and not by the caller, so that hit and miss are not told apart twice.
+    /// `act` is called here, and not by the caller, so that hit and miss are distinguished only
+    /// once.
     #[inline(always)]
     pub(crate) fn hit_past_beginning<R>(
         &self,
@@ -331,8 +332,8 @@ impl Translator {
         })
     }
 
-    /// Does the same as `hit`, and prefetches the next page if the last call that hit was for the
-    /// page before.
+    /// Does the same as `hit`. If the previous call that hit was for the page before this one, also
+    /// prefetches the next page.
     pub(crate) fn hit_and_fetch_ahead(&mut self, at: u64, size: usize, need: Need) -> Option<Page> {
         let page = self.hit(at, size, need)?;
         let number = at >> PAGE_SHIFT;
