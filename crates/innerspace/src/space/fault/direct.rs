@@ -75,7 +75,7 @@ impl FaultState<'_> {
             )),
             Some(pages) if pages.is_large() && pages.host(page).is_none() => {
                 if !nodes.link_zero_leaf(self.at.0, &mut self.spares) {
-                    return None; // then the pages one by one, in a leaf of their own
+                    return None; // the pages are mapped one by one, in a leaf of their own
                 }
                 self.space.pool.counters.count(Event::ZeroMap);
                 let leaf = nodes.find(self.at.0);
@@ -114,7 +114,7 @@ impl FaultState<'_> {
         }
     }
 
-    /// Installs the page-table entries, the faulting page's first.
+    /// Installs the words of the leaf, that of the faulting page first.
     fn map_direct(&mut self, vma: &Vma, leaf: FrameId, old: Pte) -> Step {
         let (page, kind) = (vma.file_page(self.at.0), self.kind(vma));
         let FilePage::Direct(pages) = &self.file else {
@@ -139,8 +139,8 @@ impl FaultState<'_> {
         if pages.host(page).is_none() {
             self.space.pool.counters.count(Event::ZeroMap);
         }
-        // The entry's other pages are mapped as far as the mapping has them in this leaf, where the
-        // gate is open.
+        // The other pages that the entry covers are mapped too, if the mapping has them in this
+        // leaf and the gate is open there.
         let around = vma.part_in(&self.around);
         let around = vma.file_page(around.start)..vma.file_page(around.end);
         let acquired = pages.pages();

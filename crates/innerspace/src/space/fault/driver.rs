@@ -25,8 +25,8 @@
 //! only if there is none.
 //!
 //! After its last step, the fault leaves the leaf in the accessor's translator, so that the access
-//! hits. In anonymous memory, mostly only the first fault in a leaf comes here; for the others
-//! see `anonymous` (stores) and `zero` (loads).
+//! hits. In anonymous memory, usually only the first fault in a leaf comes here; for the others see
+//! `anonymous` (stores) and `zero` (loads).
 
 use std::ops::Range;
 
@@ -112,14 +112,14 @@ pub(super) struct FaultState<'space> {
     pub(super) leaf: Option<FrameId>,
     /// Blocks that are mapped around the page's own, locked until the section is left.
     pub(super) fault_around: FaultAround,
-    /// The mail that this accessor has to obey, because the last step replaced a node.
+    /// The invalidation that this accessor must apply, because the last step replaced a node.
     pub(super) forget: Option<Post>,
     // Replaced nodes, to be released when no accessor can be using them.
     pub(super) replaced: Detached,
 }
 
-/// Makes the page of `at` valid for the access, or says why that cannot be. No section is open
-/// before or after the call.
+/// Makes the page of `at` valid for the access, or returns why that is impossible. No section is
+/// open before or after the call.
 #[cold]
 pub(crate) fn handle(
     space: &SpaceInner,
@@ -188,7 +188,7 @@ impl<'space> FaultState<'space> {
                     self.file = FilePage::None;
                     self.space.pool.counters.count(Event::GateWait);
                     self.space.gate.wait_open(self.at.0);
-                    // The caller looks the page up again, and mostly finds it without a fault.
+                    // The caller looks the page up again, and usually finds it without a fault.
                     if self.page.is_none() && self.spares.aside.is_empty() {
                         return Ok(());
                     }
@@ -276,8 +276,8 @@ impl<'space> FaultState<'space> {
                 true => leaf,
                 false => page_start(at)..page_start(at).saturating_add(PAGE_SIZE as u64),
             };
-            // The set is read after the sequence's number: a slot filled from an old set then has
-            // an old number, and is not used again.
+            // The set is read after the number of `sequence`. So a slot that is filled from an old
+            // set has an old number, and is not used again.
             let tree = || self.space.vmas.read(section).find_containing(at);
             match vmas.find(&self.space.sequence, at, &mut named, tree) {
                 Some(vma) => self.step(vma, section.participant()),
@@ -344,7 +344,7 @@ impl<'space> FaultState<'space> {
             {
             }
             drop(paths);
-            // If the leaf now borrows nothing from the shadow that is left, it forgets that one.
+            // If the leaf borrows nothing from the shadow that it has now, it forgets that shadow.
             self.replaced
                 .shadows
                 .extend(self.own_slot(slot, old).part_from_shadow());

@@ -1,5 +1,5 @@
-//! Loads of memory that has no page yet: they map the zero frame. The short way for such loads of
-//! anonymous memory.
+//! Mapping the zero frame, for loads of memory that has no page yet; and the short way of such
+//! loads in anonymous memory.
 //!
 //! # The short way
 //!
@@ -11,11 +11,11 @@
 //! - that the zero frame is right for all sharers of the leaf, because they map the same there. A
 //!   space that maps something else, or forbids loads, first gets a leaf of its own (`change`). The
 //!   leaf that it gives up counts as shared as long as a section may have found it
-//!   (`SpaceInner::release_replaced`). The same holds for a fault that has walked to the leaf
-//! - that the gate is open at the address: one check whether it is open everywhere
-//! - the mapping, from a slot of the accessor's cache of mappings, while the sequence has the same
-//!   number. The set was published before the slot was filled, so the change that made room for the
-//!   mapping has posted its mail
+//!   (`SpaceInner::release_replaced`), or a fault may have walked to it
+//! - that the gate is open at the address: one check finds it open everywhere
+//! - the mapping, from a slot of the accessor's cache of mappings, while the number of the space's
+//!   sequence is unchanged. The set was published before the slot was filled, so the change that
+//!   made room for the mapping has posted its mail
 //!
 //! The rest is to write one word to an empty slot. If the slot is not empty, or the access is a
 //! fetch, which needs a validity of its own, nothing is changed, and the fault is handled from its
