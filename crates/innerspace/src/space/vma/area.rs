@@ -21,7 +21,7 @@ pub(crate) enum MappedFile {
 }
 
 impl MappedFile {
-    /// Returns a number that tells files apart as long as they are open.
+    /// Returns a number that no other open file has.
     pub(crate) fn key(&self) -> usize {
         match self {
             MappedFile::Cached(file) => file.address(),
@@ -97,7 +97,8 @@ pub(crate) struct Vma {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) protection: Protection,
-    /// The most that `protect` may allow; for a file, what it was opened for.
+    /// The greatest protection that `protect` may set; for a file, the access that it was opened
+    /// for.
     pub(crate) ceiling: Protection,
     pub(crate) sharing: Sharing,
     pub(crate) residence: Residence,
@@ -162,7 +163,8 @@ impl Vma {
     }
 
     /// Returns whether this frame has the page of a cached file that is mapped at `at`. The caller
-    /// holds the lock of the page's block, and has found the frame in a page table, in its section.
+    /// holds the lock of the page's block, and has found the frame in a page table in the current
+    /// section.
     pub(crate) fn shows_frame(&self, at: u64, frame: FrameId) -> bool {
         match self.file() {
             Some(MappedFile::Cached(file)) => has_page_in(file.core(), self.file_page(at), frame),
@@ -171,7 +173,7 @@ impl Vma {
     }
 
     /// Returns the addresses at which this range maps pages of `pages`, if it maps the file with
-    /// that key.
+    /// the key `file`.
     pub(crate) fn addresses_of(&self, file: usize, pages: &Range<u64>) -> Option<Range<u64>> {
         if self.file()?.key() != file {
             return None;

@@ -1,13 +1,13 @@
 //! An accessor's own cache of mappings: four slots, so that threads that fault in different places
 //! each find their mapping without walking the tree.
 //!
-//! A slot has a copy of a mapping. The cache has the number that the space's [`Sequence`] had when
-//! the slots were filled, and all slots are valid as long as the sequence still has that number.
-//! Every change of an existing mapping (bounds, protection, backing) increments the number once,
-//! after the new tree is published and before the gate opens again. Adding a mapping does not,
-//! since a slot never says that an address is unmapped. When a mapping is copied, the low bits of
-//! the page's number select the slot. A lookup tries the slot that answered last, and then all: for
-//! other pages of the same mapping, the low bits mostly select another slot.
+//! A slot has a copy of a mapping. The cache records the number that the space's [`Sequence`] had
+//! when the slots were filled, and all slots are valid as long as the sequence still has that
+//! number. Every change of an existing mapping (bounds, protection, backing) increments the number
+//! once, after the new tree is published and before the gate opens again. Adding a mapping does
+//! not, since a slot never says that an address is unmapped. When a mapping is copied, the low bits
+//! of the page's number select the slot. A lookup tries the slot that answered last, and then all:
+//! for other pages of the same mapping, the low bits usually select another slot.
 //!
 //! Order: a lookup reads the number before it reads the tree; a writer publishes the tree before it
 //! increments the number. So a copy from an old tree has an old number. The gate keeps out lookups
@@ -17,8 +17,9 @@
 //! The number has 64 bits and does not wrap while a machine runs. Tests may make it narrower: when
 //! it wraps, every cache of the space is told to forget everything, whatever the number of caches.
 //! (A cache that is just about to note the last number may miss that; only such tests can reach
-//! this case. The kernel's vmacache told no thread while a process had only one, and that thread's
-//! slots became valid again once other threads had moved the number on: CVE-2018-17182.)
+//! this case. The kernel's vmacache did not tell the only thread of a process to forget, and that
+//! thread's slots became valid again once threads started later had moved the number on:
+//! CVE-2018-17182.)
 
 use super::area::{Backing, MappedFile, Vma};
 use super::device::DeviceCall;
@@ -66,7 +67,7 @@ struct Shared {
     /// The number of the sequence when the cache filled its slots. The space stores [`FORGOTTEN`]
     /// to make the cache forget everything.
     number: AtomicU64,
-    // Only the cache's owner writes the next two. Hits are the calls that are not misses.
+    // Only the cache's owner writes the next two counters. Hits are the calls that are not misses.
     calls: AtomicU64,
     misses: AtomicU64,
     /// The files of the slots. The space empties this when the mappings change, so a file is kept
@@ -280,9 +281,9 @@ impl VmaCache {
         Some(self.last % SLOTS)
     }
 
-    /// Returns whether a slot has the mapping that contains `at`, and it is anonymous memory that
-    /// allows this access. The conditions of [`VmaCache::find`] apply. A caller that uses the
-    /// result counts it by [`VmaCache::count_lookup`].
+    /// Returns whether a slot has the mapping that contains `at`, and the mapping is anonymous
+    /// memory that allows this access. The conditions of [`VmaCache::find`] apply. A caller that
+    /// uses the result counts the lookup by [`VmaCache::count_lookup`].
     #[inline(always)]
     pub(crate) fn is_memory(&mut self, wanted: Protection, sequence: &Sequence, at: u64) -> bool {
         if !self.is_good(sequence) {
@@ -301,9 +302,8 @@ impl VmaCache {
     }
 
     /// Keeps the file of a slot until the mappings change, and returns it. A direct-access file is
-    /// kept by a reference with a count of the cache's own. The file that was kept for this slot
-    /// before is still mapped, or has been removed already, so this call does not drop the last
-    /// reference.
+    /// kept by a reference with its own count. The file that was kept for this slot before is still
+    /// mapped, or is no longer kept, so this call does not drop the last reference to a file.
     #[cold]
     fn keep(&self, sequence: &Sequence, slot: usize, file: &MappedFile) -> MappedFile {
         let mut kept = self.shared.kept.lock();
@@ -317,8 +317,8 @@ impl VmaCache {
             MappedFile::Cached(_) => file.clone(),
             MappedFile::Direct(file) => MappedFile::Direct(file.with_own_count()),
         });
-        // `kept` is locked here. A thread that increments the number empties `kept` either after
-        // this, or before it; then this thread sees the new number.
+        // `kept` is locked here. So a thread that increments the number empties `kept` either
+        // later, or earlier, and then this thread sees the new number.
         if self.is_good(sequence) {
             kept[slot] = Some(own.clone());
         }

@@ -1,5 +1,5 @@
 //! Mappings whose accesses are calls: of a device, or of a direct-access file that is guarded
-//! against being cut short.
+//! against truncation.
 
 use std::fmt;
 
@@ -16,10 +16,10 @@ use crate::sync::{Arc, OnceLock};
 /// Calls stay inside the length with which the device was mapped: an access beyond that is a fault,
 /// [`FaultKind::PastDevice`](crate::space::FaultKind::PastDevice).
 ///
-/// An access of a program is one call with as many bytes as the access has: 1, 2, 4, 8 or 16, at
-/// any alignment, in the machine's byte order. A bulk access is a run of calls of at most 8 bytes,
-/// aligned to their size; an access across the end of a page is two such runs. If a call is
-/// refused, the stores of earlier calls stay. An atomic load or store is one call too. An atomic
+/// A single access of a program is one call for all of its bytes: 1, 2, 4, 8 or 16, at any
+/// alignment, in native byte order. A bulk access is a run of calls of at most 8 bytes, aligned to
+/// their size; an access across the end of a page is two such runs. If a call is refused, the
+/// stores of earlier calls stay. An atomic load or store is one call too. An atomic
 /// read-modify-write is refused. Several threads may call at the same time. A handler may not use
 /// the space in which it is mapped: see
 /// [`FaultKind::Reentered`](crate::space::FaultKind::Reentered). A panic of a handler propagates
@@ -39,8 +39,8 @@ pub trait Device: Send + Sync + 'static {
     fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError>;
 
     /// Returns the device's state for a snapshot of the space; nothing by default. Called right
-    /// after the memory was frozen. So that state and memory show the same moment, no accessor may
-    /// run meanwhile.
+    /// after the memory was frozen. No accessor may run between the two, so that state and memory
+    /// show the same moment.
     fn snapshot(&self) -> Vec<u8> {
         Vec::new()
     }
@@ -90,8 +90,8 @@ struct Shared {
 
 enum Target {
     Device(Box<dyn Device>),
-    /// A direct-access file, guarded against being cut short. Not a handle: dropping a handle
-    /// closes its file, and a mapping may be dropped anywhere.
+    /// A direct-access file, guarded against truncation. Not a handle: dropping a handle closes its
+    /// file, and a mapping may be dropped anywhere.
     File(DaxRef),
 }
 
@@ -147,7 +147,8 @@ impl DeviceRef {
         }
     }
 
-    /// Returns the reason why a mapping of this cannot have a protection above its ceiling.
+    /// Returns the reason why a mapping of this device or file cannot have a protection above its
+    /// ceiling.
     pub(crate) fn rules_out(&self, wanted: Protection) -> &'static str {
         match (&self.0.target, wanted.allows(Protection::EXECUTE)) {
             (Target::Device(_), _) => "a device is never executable",
@@ -163,7 +164,7 @@ impl DeviceRef {
         self.0.len.saturating_sub(offset).min(len as u64) as usize
     }
 
-    /// Refuses an access that goes beyond the end.
+    /// Returns an error if the access goes beyond the end.
     pub(crate) fn check_end(&self, offset: u64, len: usize) -> Result<(), Cause> {
         match self.bytes_before_end(offset, len) < len {
             true => Err(Cause::PastDevice { len: self.0.len }),
@@ -252,7 +253,7 @@ impl Transfer<'_> {
 
 /// A call that takes the place of an access, because a fault found a device instead of a page.
 pub(crate) struct DeviceCall {
-    /// Counts the call. Dropped before the device, whose destructor may be the program's code.
+    /// Counts the call. Dropped before the device, whose destructor may run the program's code.
     pub(crate) _under_way: UnderWay,
     pub(crate) device: DeviceRef,
     pub(crate) offset: u64,

@@ -1,4 +1,4 @@
-//! The account of what a space has on the heap: itself, the nodes of its trees, and its uses of
+//! The account of a space's heap memory: the space itself, the nodes of its trees, and its uses of
 //! files.
 //!
 //! A node is counted in the ledger of the space that made it, even while only a fork still has it.
@@ -36,7 +36,7 @@ impl Ledger {
     }
 
     /// Charges the group for the bytes counted now, or gives back excess charges. The caller is
-    /// outside every section; the call may reclaim, as `may` says.
+    /// outside every section; the call may reclaim if `may` allows that.
     ///
     /// # Errors
     /// The group has no room.
@@ -69,7 +69,7 @@ impl Ledger {
     }
 }
 
-/// Bytes counted in a ledger, until this is dropped.
+/// Bytes counted in a ledger until this value is dropped.
 pub(crate) struct Entry {
     ledger: Arc<Ledger>,
     bytes: usize,

@@ -36,7 +36,7 @@ impl Protection {
         self.0
     }
 
-    /// Returns the protection with these bits; `None` for a number that stands for no protection.
+    /// Returns the protection with these bits; `None` if no protection has them.
     pub(crate) fn from_bits(bits: u8) -> Option<Protection> {
         let known = [0, 1, 3, 4, 5, 7];
         known.contains(&bits).then_some(Protection(bits))
@@ -87,8 +87,8 @@ impl fmt::Debug for Protection {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum Sharing {
-    /// Only this space sees the stores: each copies its page first.
+    /// Only this space sees the stores: the first store to a page copies it.
     Private,
-    /// All that map or read the file see the stores.
+    /// The stores are visible wherever the file is mapped or read.
     Shared,
 }

@@ -1,9 +1,9 @@
-//! The reverse map: which ranges of a space map a page of a file. It is used when a file takes
-//! pages away.
+//! The reverse map: which ranges of a space map a page of a file. It is used when pages of a file
+//! are revoked.
 //!
 //! Several ranges may map the same page of a file, and a range may have any length. The ranges are
-//! in a tree of their own, part of the set of mappings, ordered by file, first page and address.
-//! The tree knows, for each subtree, the greatest end of its ranges in pages of a file, so a lookup
+//! in a separate tree, part of the set of mappings, ordered by file, first page and address. The
+//! tree records, for each subtree, the greatest end of its ranges in pages of a file, so a lookup
 //! skips the subtrees that end too early. The cost is in proportion to the ranges found, plus a few
 //! descents, however many ranges there are.
 
@@ -89,7 +89,7 @@ impl FileRanges {
         }
     }
 
-    /// Returns the start of each range that maps one of these pages of the file with that key.
+    /// Returns the start of each range that maps one of `pages` of the file with the key `file`.
     pub(crate) fn showing(
         &self,
         file: usize,
@@ -104,7 +104,7 @@ impl FileRanges {
         Some(entry.first.max(from))
     }
 
-    /// Returns the ranges that map one of these pages of the file, by their first pages.
+    /// Returns the ranges that map one of `pages` of the file, in the order of their first pages.
     fn entries(
         &self,
         file: usize,

@@ -96,8 +96,8 @@ impl VmaSet {
         self.locked > 0
     }
 
-    /// Returns the ranges that map one of these pages of the file with that key, each with the
-    /// addresses at which it does.
+    /// Returns the ranges that map one of `pages` of the file with the key `file`, each with the
+    /// addresses at which it maps them.
     pub(crate) fn showing(
         &self,
         file: usize,
@@ -118,7 +118,7 @@ impl VmaSet {
         self.files.first_page(file, from)
     }
 
-    /// Returns the first range that ends above `at`; it may start above it as well.
+    /// Returns the first range that ends above `at`. The range may also start above `at`.
     pub(crate) fn find(&self, at: u64) -> Option<&Vma> {
         self.tree.find(at)
     }
@@ -194,7 +194,7 @@ impl VmaSet {
         self.change(range, |_| None, None)
     }
 
-    /// Replaces all that `vma` overlaps by `vma`.
+    /// Maps `vma` in place of whatever it overlaps.
     pub(crate) fn put(&mut self, vma: Vma) -> Changed {
         self.change(&(vma.start..vma.end), |_| None, Some(vma))
     }

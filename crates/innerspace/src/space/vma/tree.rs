@@ -38,7 +38,7 @@ const MAX_TREE_DEPTH: usize = 24;
 
 /// A range and its data.
 pub(crate) trait Ranged: Clone {
-    /// The type of the ends.
+    /// The type of a range's start and end.
     type Key: Copy + Ord + std::fmt::Debug;
 
     fn start(&self) -> Self::Key;
@@ -46,8 +46,8 @@ pub(crate) trait Ranged: Clone {
     /// Returns the end, which is above `start`.
     fn end(&self) -> Self::Key;
 
-    /// Returns the range's own number. [`RangeTree::iter_reaching`] skips subtrees in which it is
-    /// too small.
+    /// Returns a number of the range. [`RangeTree::iter_reaching`] skips subtrees in which every
+    /// range's number is too small.
     fn most(&self) -> u64 {
         0
     }
@@ -201,7 +201,7 @@ impl<V: Ranged> RangeTree<V> {
         &self.ledger
     }
 
-    /// Returns the first range that ends above `at`; it may start above it as well.
+    /// Returns the first range that ends above `at`. The range may also start above `at`.
     #[inline]
     pub(crate) fn find(&self, at: V::Key) -> Option<&V> {
         let mut node = self.root.as_deref()?;
