@@ -7,16 +7,16 @@
 //! reads the generation, and opens the gate.
 //!
 //! A page of a file may be mapped elsewhere too: at other addresses, in forks, in other spaces.
-//! Stores there count as well. The pool has the generation of such a page under the file and the
-//! page's number in it (`reclaim::watched`), and a fault that makes the page writable anywhere
-//! increments it, in its section. No gate keeps these faults out. So the watcher first registers
-//! the page with the pool; reads the generation; waits for a grace period; takes write validity
-//! away in every space (`Revoke::Write`); and waits for a second grace period. A call that writes
-//! to a page of a file increments the generation afterwards, in a section of its own.
-//! `docs/protocols/watched-pages.md` shows that no store is missed.
+//! Stores through those mappings count as well. The pool keeps the generation of such a page under
+//! the file and the page's number in it (`reclaim::watched`), and a fault that makes the page
+//! writable anywhere increments the generation, in its section. No gate keeps these faults out. So
+//! the watcher first registers the page with the pool; reads the generation; waits for a grace
+//! period; takes write validity away in every space (`Revoke::Write`); and waits for a second grace
+//! period. A call that writes to a page of a file increments the generation afterwards, in its own
+//! section. `docs/protocols/watched-pages.md` shows that no store is missed.
 //!
-//! A structural change increments the generations first, too, and its writer lock keeps watchers
-//! out from then until the change is over. A file that takes a page away increments the generation
+//! A structural change also increments the generations first. Its writer lock keeps watchers out
+//! from then until the change is over. A file that takes a page away increments the generation
 //! after it has changed the page's word, with the page's block locked.
 
 use std::collections::BTreeMap;
@@ -66,7 +66,7 @@ impl CodePage {
     ///
     /// [`Accessor::watch_code`](crate::Accessor::watch_code) says which stores count. The answer
     /// may be false although nothing was stored, if a store began at the same time, or if pages of
-    /// the file were taken away. It never becomes true again.
+    /// the file were taken away. Once false, the answer stays false.
     #[inline]
     pub fn is_current(&self) -> bool {
         self.generation.load(Ordering::Acquire) == self.seen

@@ -27,10 +27,10 @@
 //! gate (`sync::gate`) on its own range of addresses, so that no fault installs a page there
 //! meanwhile; faults elsewhere go on. These faults and the change meet at nodes above the range and
 //! at leaves at its edges. So words change by compare-exchange (in the range, a plain store is
-//! enough for a page of the leaf's own), and the mutex `paths` serialises the copying of shared
-//! nodes. `change` has the steps of a change, and why they are in that order. A file page is
-//! installed and revoked under its block's lock; revokers ignore the gate. Order: gate writer >
-//! block lock > `paths` > section.
+//! enough for a page that the leaf owns), and the mutex `paths` serialises the copying of shared
+//! nodes. `change` lists the steps of a change and explains their order. A file page is installed
+//! and revoked under its block's lock; revokers ignore the gate. Order: gate writer > block lock >
+//! `paths` > section.
 //!
 //! # Blocking is a choice
 //!
@@ -40,12 +40,12 @@
 //! | many accesses | `gather`, `copy_from` | `try_gather`, `try_copy_from` | [`Space::defer`] |
 //! | a change, a sync, a watch | `unmap`, `sync`, `watch_code`, ... | - | [`Space::defer`] |
 //!
-//! `access::forms` makes the `try_` forms. An access that hits is the same code in either form. A
+//! `access::forms` makes the `try_` forms. An access that hits runs the same code in either form. A
 //! miss takes the same steps (`fault`); where a step would have to sleep, a `try_` form fails. Both
 //! kinds of future make the blocking call, as a task of the cache (`cache::task`).
 //!
 //! Neighbours: `cache` provides locked blocks and calls `cache::Mappers` to revoke; `reclaim`
-//! provides frames. A space does no I/O of its own and starts no thread.
+//! provides frames. A space itself does no I/O and starts no thread.
 
 mod access;
 mod change;
