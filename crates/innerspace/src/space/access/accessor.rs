@@ -40,7 +40,7 @@ use crate::{Space, VirtAddr};
 /// Calls to a [`Device`](crate::space::Device), or to a file with
 /// [`OnShrink::Error`](crate::dax::OnShrink::Error), are made as usual, and may take time. Two
 /// other things may take a moment. If a group is near its limit, the access takes back charges that
-/// other threads hold in stock before it fails for lack of a frame; for that it may wait briefly
+/// other threads hold in stock before it fails for lack of a frame; to do so, it may wait briefly
 /// for threads in the middle of a charge. And if only a mapping keeps a direct-access file open,
 /// and the mapping is removed during the access, the access closes the file: it gives back the
 /// file's blocks, or unmaps and closes the host file.
@@ -145,9 +145,8 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     /// both parts go to devices, the second may refuse after the first has accepted its part. A
     /// guarded direct-access file ([`OnShrink::Error`](crate::dax::OnShrink::Error)) counts as a
     /// device here. If a value lies in two of its pages, the part in the upper page is stored
-    /// first: a file that was cut short then takes all of the value or nothing. Changes to the
-    /// file, or by another thread to the mapping, during the device's call are not taken into
-    /// account.
+    /// first: a truncated file then takes all of the value or nothing. Changes to the file, or by
+    /// another thread to the mapping, during the device's call are not taken into account.
     ///
     /// # Errors
     /// The [`Fault`] of the first byte that cannot be stored.
@@ -173,7 +172,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
         self.core.write::<M>(at, bytes)
     }
 
-    /// Sets `len` bytes to `byte`.
+    /// Sets `len` bytes at `at` to `byte`.
     ///
     /// # Errors
     /// As for [`Self::write`].
@@ -181,7 +180,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
         self.core.fill::<M>(at, byte, len)
     }
 
-    /// Copies `len` bytes at `from` to `to`, inside the space. The ranges may overlap, as for
+    /// Copies `len` bytes from `from` to `to`, inside the space. The ranges may overlap, as for
     /// `memmove`.
     ///
     /// # Errors

@@ -101,7 +101,7 @@ impl Core {
     ) -> Result<(), Fault> {
         // The part most likely to be refused is stored first: a device's part, then a guarded
         // file's, then one in memory. If both belong to guarded files, the upper part is first,
-        // because a file that was cut short has lost its end.
+        // because a truncated file has lost its end.
         let turn = |part: &Part<'_>| match &part.device {
             Some(call) => u8::from(call.device.file().is_some()),
             None => 2,

@@ -1,5 +1,5 @@
-//! Bulk accesses: buffers are copied page by page, each page in a section of its own, or in the
-//! session's.
+//! Bulk accesses: buffers are copied page by page. Each page is accessed in its own section, or all
+//! in the session's.
 
 use std::cmp::Ordering;
 

@@ -1,6 +1,5 @@
 //! Device ranges, where loads and stores are calls. A direct-access file that is guarded against
-//! being cut short is mapped in the same way; a failure there is a fault of the file, not of a
-//! device.
+//! truncation is mapped in the same way; a failure there is a fault of the file, not of a device.
 //!
 //! A mapping of a device has no pages, so an access there never finds a translation. The fault
 //! finds the mapping, checks its protection and returns the device; the access then calls the

@@ -85,9 +85,9 @@ pub struct TranslationLayout {
     /// The address that the word contains while there is no request to this accessor.
     pub tags: *const u64,
     /// For each of the [`LEAVES`](Self::LEAVES) tags, the address that the word of page 0 would
-    /// have if the leaf's words went on below their start. If [`COALESCED`](Self::COALESCED) is
-    /// set, the rest is instead the address that byte 0 would have if the leaf's pages went on
-    /// below their start.
+    /// have if the leaf's words extended below their start. If [`COALESCED`](Self::COALESCED) is
+    /// set, the other bits are instead the address that byte 0 would have if the leaf's pages
+    /// extended below their start.
     pub words: *const *const u64,
 }
 
@@ -101,7 +101,7 @@ impl TranslationLayout {
         }
     }
 
-    /// The shift from an address to the number of its leaf.
+    /// The number of bits by which an address is shifted right to give the number of its leaf.
     pub const LEAF_SHIFT: u32 = LEAF_SHIFT;
     /// The number of leaves that are remembered, a power of two.
     pub const LEAVES: usize = LEAVES;
@@ -109,8 +109,8 @@ impl TranslationLayout {
     pub const READ_TAGS: usize = offset_of!(Tags, read);
     /// The offset in bytes, from the start of the tags, of the tags for stores.
     pub const WRITE_TAGS: usize = offset_of!(Tags, write);
-    /// A bit in an element of `words`: the element leads to the bytes of the pages, which are
-    /// contiguous, and not to their words.
+    /// A bit in an element of `words`: the element is for the bytes of the pages, which are
+    /// contiguous, and not for their words.
     pub const COALESCED: usize = place::COALESCED;
     /// A bit of a leaf's word: the page may be loaded from.
     pub const VALID_READ: u64 = pte::VALID_R;

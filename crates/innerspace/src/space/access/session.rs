@@ -64,8 +64,8 @@ impl<M: Mode> Sectioned for InSession<M> {
     fn pause(translator: &mut Translator) {
         translator.sections.end_session();
         if translator.sections.has_mail() {
-            // A safepoint: another thread is waiting, or this thread has waited since and has left
-            // the section for that.
+            // A safepoint: another thread is waiting, or this thread has waited since the last
+            // access and left the section to do so.
             translator.sections.leave();
             translator.sections.enter();
         } else {

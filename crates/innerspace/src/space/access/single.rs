@@ -51,7 +51,7 @@ const CORE_PAGES: PageCount = PageCount(2);
 const _: () = assert!(Translator::SIZE as u64 <= CORE_PAGES.bytes());
 
 /// How an access opens and closes its section, and whether it may wait, outside the section, for a
-/// page that it misses. A mode defines only the methods that it needs.
+/// page that it misses. An implementation defines only the methods that it needs.
 pub(crate) trait Sectioned {
     /// Whether the access may wait. Read only on a miss.
     const WAIT: Wait;
@@ -156,7 +156,7 @@ impl Drop for Core {
 }
 
 impl Core {
-    /// Charges for an accessor of the space, in `mode`, and creates it.
+    /// Creates an accessor of the space, and charges the space's group for it in `mode`.
     ///
     /// # Errors
     /// The group has no room for it.
@@ -189,9 +189,9 @@ impl Core {
         self.access_before::<S, T>(at, what, None, act)
     }
 
-    /// Does the same as [`Core::access`], for an access that goes on at `next`. If both pages are
-    /// there, the bytes at `next` are prefetched: the processor fetches ahead by itself, but not
-    /// past the end of a page.
+    /// Does the same as [`Core::access`], for an access that continues at `next`. If both pages are
+    /// there, the bytes at `next` are prefetched: the processor prefetches, but not past the end of
+    /// a page.
     #[inline(always)]
     pub(crate) fn access_before<S: Sectioned, T>(
         &mut self,
@@ -284,7 +284,8 @@ impl Core {
         }
     }
 
-    /// Brings in the page that was missed. Returns as `look_up` does.
+    /// Brings in the page that was missed. Returns the page, or `None` with the reason in
+    /// `self.fault`.
     #[inline(never)]
     fn ensure_page<S: Sectioned>(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         if self.space.pool.foreign_maker().is_some() {
@@ -326,7 +327,7 @@ impl Core {
     }
 
     /// Returns the page for a store that needs only a new page of the space's own, or for a load
-    /// that needs only the zero frame. Returns `None` if more has to be done. The caller is in a
+    /// that needs only the zero frame. Returns `None` if more must be done. The caller is in a
     /// section before and after the call.
     #[inline]
     fn by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
