@@ -185,8 +185,8 @@ impl Map {
         self
     }
 
-    /// Makes stores go to the file, where all that read or map it see them. Anonymous memory has no
-    /// file, and [`Space::map`](crate::Space::map) refuses it
+    /// Makes stores go to the file, so that they are visible wherever the file is read or mapped.
+    /// Anonymous memory has no file, and [`Space::map`](crate::Space::map) refuses it
     /// ([`SpaceError::SharedAnonymous`]).
     pub fn shared(mut self) -> Map {
         self.sharing = Sharing::Shared;
@@ -297,8 +297,8 @@ impl Map {
                 (Backing::File(file), ceiling, self.sharing)
             }
             What::Direct(file) if file.core().is_guarded() => {
-                // It is mapped as a device: each access is a call, which fails for a part that
-                // another process has cut off. Only a shared mapping allows stores.
+                // The file is mapped as a device: each access is a call, which fails for a part
+                // that another process has cut off. Only a shared mapping allows stores.
                 let shared = self.sharing == Sharing::Shared;
                 let ceiling = match shared && file.core().writable() {
                     true => Protection::READ_WRITE,
@@ -327,8 +327,8 @@ impl Map {
         })
     }
 
-    /// Refuses a file of another memory. The other memory has grace periods of its own, so pages
-    /// that the file takes away could still be in use here.
+    /// Returns an error for a file of another memory. That memory has its own grace periods, so
+    /// pages that it takes from the file could still be in use here.
     pub(crate) fn check_memory(&self, pool: &Arc<Pool>) -> Result<(), SpaceError> {
         let (own, file) = match &self.what {
             What::Anonymous | What::Device(_) => return Ok(()),
@@ -368,7 +368,7 @@ pub(super) fn free_place(vmas: &VmaSet, end: u64, len: u64) -> Result<u64, Space
         .ok_or(SpaceError::NoRoom { len })
 }
 
-/// Refuses an address in page 0.
+/// Returns an error if the address is in page 0.
 pub(super) fn check_lowest(what: &'static str, at: VirtAddr) -> Result<(), SpaceError> {
     match at.0 < PAGE {
         true => Err(SpaceError::NullPage { what, at }),

@@ -97,8 +97,8 @@ impl Space {
     /// Waits for the calls to devices and on files with
     /// [`OnShrink::Error`](crate::dax::OnShrink::Error) that accesses to this space have begun.
     /// [`Space::unmap`], [`Space::protect`] and all other changes of the mappings return without
-    /// waiting for such calls. Once a change and then this have returned, no call is under way that
-    /// the change would have refused, so the device can be torn down.
+    /// waiting for such calls. Once a change and then this call have returned, no call is under way
+    /// that the change would have refused, so the device can be torn down.
     ///
     /// Calls that begin later are not waited for. If a handler never returns, or waits for the
     /// caller, this does not return either.
@@ -183,7 +183,7 @@ impl Space {
                     .all(|vma| vma.protection.allows(right))
         };
         // Forks share the tables, and still forbid what is allowed here from now on. So the paths
-        // have to be made this space's own.
+        // must be made this space's own.
         let gives_more = gives(Protection::READ) || gives(Protection::EXECUTE);
         let may_execute = |vma: &Vma| vma.protection.allows(Protection::EXECUTE);
         let takes_execute =

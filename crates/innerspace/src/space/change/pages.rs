@@ -62,7 +62,7 @@ pub enum Advice {
 type FilePart = (MappedFile, Range<u64>);
 
 impl Space {
-    /// Says how the program will use `len` bytes (rounded up to whole pages) at `at`.
+    /// Tells the space how the program will use `len` bytes (rounded up to whole pages) at `at`.
     ///
     /// # Errors
     /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Locked`] for
@@ -352,7 +352,7 @@ fn file_parts(vmas: &VmaSet, range: &Range<u64>, wanted: impl Fn(&Vma) -> bool) 
     parts.collect()
 }
 
-/// Calls `act` with each file and those of its bytes that exist.
+/// Calls `act` with each file and the bytes of its part that are before the file's end.
 fn for_each_file(
     parts: Vec<FilePart>,
     act: impl Fn(&MappedFile, Range<u64>) -> Result<(), SpaceError>,

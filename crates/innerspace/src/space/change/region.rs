@@ -15,8 +15,8 @@ use crate::{PAGE_SIZE, VirtAddr};
 /// when this handle is dropped: it is unmapped like any mapping. A clone is another handle on the
 /// same region.
 ///
-/// The space's mappings decide the region's length. A restore brings back the length of the
-/// snapshot's time (in whole pages, unless it is the one set last). Pages at the region's end that
+/// The space's mappings decide the region's length. A restore brings back the length at the time of
+/// the snapshot (in whole pages, unless it is the length set last). Pages at the region's end that
 /// were protected from every access, or unmapped, are no longer in it.
 ///
 /// ```

@@ -26,7 +26,7 @@ use crate::sync::domain::Post;
 use crate::sync::raw::AtomicU64;
 use crate::sync::{Arc, Weak, failpoint};
 
-/// The number of pages that one section goes through.
+/// The number of pages that are handled in one section.
 const PAGES_A_SECTION: u64 = 512;
 
 /// The most pages that are passed over in one section because they have no leaf: 16 GiB, so that no
@@ -124,8 +124,8 @@ impl SpaceMapper {
     }
 }
 
-/// Drops a reference to a space. If it is the last, deferred work drops it: that tears the space
-/// down, which must not happen under the caller's block lock.
+/// Drops a reference to a space. If it is the last, the drop is deferred: it tears the space down,
+/// which must not happen under the caller's block lock.
 fn hand_on(space: Arc<SpaceInner>) {
     if let Some(space) = Arc::into_inner(space) {
         let (cache, group) = (space.cache.clone(), space.group_id());
@@ -185,8 +185,9 @@ impl SpaceInner {
         }
     }
 
-    /// Unlinks the common leaf of zeros. A fork that shares the node above may have unlinked it
-    /// already, without telling this space's accessors; so they are told in any case.
+    /// Unlinks the leaf of zeros from each 2 MiB at these addresses. A fork that shares the node
+    /// above may have unlinked it already, without telling this space's accessors, so they are told
+    /// in any case.
     fn revoke_tables(&self, addresses: Range<u64>) {
         let nodes = self.nodes();
         for at in addresses.step_by(LEAF_BYTES as usize) {
@@ -202,8 +203,8 @@ impl SpaceInner {
             let _before = pte::take_valid_of_file(word, now, VALID_W);
             return;
         }
-        // Meanwhile aging may change the word, a write fault may install a private copy, and a read
-        // fault may install the page that ends a hole.
+        // In between, aging may change the word, a write fault may install a private copy, and a
+        // read fault may install the page that ends a hole.
         while self.may_empty(vma, at, now, how) {
             if pte::replace(word, now, pte::Pte::EMPTY) {
                 self.code.changed(&(at..at + 1));
