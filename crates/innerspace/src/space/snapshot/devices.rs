@@ -11,7 +11,7 @@ use crate::sync::panics::Panics;
 
 /// The states of all devices of a snapshot.
 pub(crate) struct DeviceStates {
-    /// The devices, each with its state at that time.
+    /// The devices, each with its state when the snapshot was taken.
     states: Vec<(DeviceRef, Vec<u8>)>,
     _heap: HeapBytes,
 }

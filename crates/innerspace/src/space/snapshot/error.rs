@@ -22,7 +22,7 @@ pub enum SnapshotFileError {
         /// The error of the reader or writer.
         r#source: io::Error,
     },
-    /// The bytes do not begin like a snapshot.
+    /// The bytes do not begin as a snapshot does.
     #[error("the bytes are not a snapshot")]
     NotASnapshot,
     /// The file was written by another version of this library.

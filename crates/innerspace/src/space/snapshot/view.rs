@@ -18,7 +18,7 @@ const ARC_BYTES: usize = 16;
 
 /// Bytes of a snapshot that stay as they are, even when the snapshot and every space are gone.
 ///
-/// It is compared and hashed as its bytes are, as a [`View`](crate::View) is.
+/// A view compares and hashes as its bytes do, like a [`View`](crate::View).
 ///
 /// A view inside one private page is the page itself. A view across pages, or of pages of files, is
 /// a copy. The snapshot's group is charged for either. A clone has the same bytes and costs one
