@@ -1,9 +1,9 @@
 //! How a space is used: [`Space::accessor`] accesses it, [`Space::defer`] makes any call in the
 //! background, [`Space::ready`] waits until an access can be made without waiting.
 //!
-//! `ready` brings in pages as accesses do, by an accessor of its own. The first poll does so
-//! without waiting. If a page would block, a [`Task`] brings in all of them again, by the blocking
-//! form. The future leaves words in the page table, as any access does, and nothing else.
+//! `ready` brings in pages as accesses do, by its own accessor. The first poll does so without
+//! waiting. If a page would block, a [`Task`] brings in all of them again, by the blocking form.
+//! The future leaves words in the page table, as any access does, and nothing else.
 
 use std::future::Future;
 use std::pin::Pin;

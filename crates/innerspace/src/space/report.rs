@@ -55,8 +55,8 @@ pub enum MappingKind {
     File,
     /// A direct-access file, whose own bytes are mapped.
     Dax,
-    /// A direct-access file for which each access is a call, because other processes may cut it
-    /// short: see [`OnShrink::Error`](crate::dax::OnShrink::Error).
+    /// A direct-access file for which each access is a call, because other processes may truncate
+    /// it: see [`OnShrink::Error`](crate::dax::OnShrink::Error).
     Guarded,
     /// A [`Device`](crate::space::Device).
     Device,
