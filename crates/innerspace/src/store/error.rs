@@ -1,5 +1,5 @@
-//! Kinds of store failures: [`StoreErrorKind`] sorts any `io::Error`, and [`StoreError`] has the
-//! failures for which std has no word.
+//! Kinds of store failures: [`StoreErrorKind`] classifies any `io::Error`, and [`StoreError`] has
+//! the failures for which `io::ErrorKind` has no name.
 
 use std::error::Error;
 use std::{fmt, io};
@@ -19,8 +19,8 @@ texts! {
     }
 }
 
-/// Displays an error followed by the errors below it. An error whose text is in the message already
-/// is left out, because the text of a store's own error may include those below it.
+/// Displays an error followed by its sources. A source whose text is already in the message is left
+/// out, because a store's own error may include the texts of its sources.
 pub(crate) struct WithCauses<'a>(pub(crate) &'a (dyn Error + 'static));
 
 impl fmt::Display for WithCauses<'_> {
@@ -127,7 +127,7 @@ impl From<StoreError> for io::Error {
 }
 
 texts! {
-    /// The kinds of store failures, as far as a caller can act on the difference.
+    /// The kinds of store failures that a caller may want to treat differently.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     #[non_exhaustive]
     pub enum StoreErrorKind {

@@ -13,9 +13,9 @@ use crate::units::{Grouped, zeros};
 
 /// The size of a chunk in bytes: the unit in which the store is sparse.
 const CHUNK: u64 = 64 << 10;
-/// The maximum number of punched or cut-off chunks whose memory is kept for later writes: 32 MiB.
-/// New memory would cost more: the system clears it and maps it page by page, which takes several
-/// times as long as writing to it.
+/// The maximum number of punched or cut-off chunks whose memory is kept for later writes: 32 MiB in
+/// all. New memory would cost more, because the system clears it and maps it page by page. That
+/// takes several times as long as writing to it.
 const MOST_SPARE: usize = 512;
 /// The maximum length of a store. As in a file, an offset fits in 63 bits.
 const MAX_LEN: u64 = i64::MAX as u64;
@@ -122,7 +122,7 @@ impl Bytes {
                 chunk.reserve_exact(CHUNK as usize);
                 chunk
             });
-            // Bytes that this write is about to fill are not zeroed first.
+            // Only the gap before the write is zeroed. The write itself fills the other bytes.
             if chunk.len() < inside.start {
                 chunk.resize(inside.start, 0);
             }
@@ -134,7 +134,7 @@ impl Bytes {
         self.len = self.len.max(end);
     }
 
-    /// Makes `begin..end` zero, and drops the chunks that the range covers completely.
+    /// Zeroes `begin..end`, and drops the chunks that the range covers completely.
     fn clear(&mut self, begin: u64, end: u64) {
         let (first, last) = (begin / CHUNK, end.div_ceil(CHUNK));
         let touched: Vec<u64> = self

@@ -8,7 +8,7 @@
 //! | backend | bytes are in | for |
 //! |---|---|---|
 //! | [`MemoryStore`] | sparse chunks of this process's memory | tests, small targets |
-//! | [`FileStore`] | a regular file; nothing is left in the kernel's page cache | all |
+//! | [`FileStore`] | a regular file; nothing is left in the kernel's page cache | all other uses |
 //! | `FaultyStore` | another store, with faults by plan or by seed | tests (feature `test-util`) |
 //!
 //! **A backend of your own** needs [`Store::len`] and [`Store::read_at`]. If it can be written, it
@@ -17,12 +17,12 @@
 //!
 //! **Rules** that every store keeps, and on which the layers above rely:
 //! - `read_at` and `write_at` may transfer less than asked. If a read into a non-empty buffer
-//!   returns 0 bytes, the store ends there. [`read_exact_or_eof`] and [`write_all_at`] repeat short
-//!   transfers.
+//!   returns 0 bytes, the store ends at or before its offset. [`read_exact_or_eof`] and
+//!   [`write_all_at`] repeat short transfers.
 //! - The layers above repeat a call that fails with `Interrupted`, as std does.
 //! - A call that panics has failed. The panic propagates out of the operation that made the call;
 //!   in a thread of the memory it is caught.
-//! - Every offset and length is accepted. [`Limits`] says which are served directly.
+//! - Every offset and length is accepted. [`Limits`] says which are served directly, and so faster.
 //! - Calls come from many threads at the same time. Calls on ranges that do not overlap do not
 //!   disturb each other.
 //! - A failed sync may drop writes and punches that were accepted before it, unless
@@ -38,7 +38,7 @@
 //! - Bytes reported as a hole by `next_data`/`next_hole` read as zeros.
 //!
 //! Errors are `io::Error`s without the store's name: the cache wraps them with file and offset.
-//! [`StoreErrorKind::of`] sorts them. For a failure that `io::ErrorKind` cannot express, the
+//! [`StoreErrorKind::of`] classifies them. For a failure that `io::ErrorKind` cannot express, the
 //! `io::Error` contains a [`StoreError`].
 //!
 //! Locking: the caller of a store may hold a block lock or a WRITEBACK bit. Locks of a backend are
@@ -97,8 +97,9 @@ pub enum SyncWhat {
 #[non_exhaustive]
 pub enum Accepted {
     /// A failed sync may drop the write. Reads then return older bytes, as with a kernel's page
-    /// cache. The library's cache therefore keeps such bytes until a sync has succeeded, and writes
-    /// them again after a failed one. It also remembers punched ranges, and punches them again.
+    /// cache. The library's cache therefore keeps written bytes until a sync has succeeded, and
+    /// writes them again after a failed one. It also remembers punched ranges, and punches them
+    /// again.
     UntilSync,
     /// The write stays, even if a sync fails.
     Kept,
@@ -121,13 +122,14 @@ impl Identity {
         Identity { kind, numbers }
     }
 
-    /// Returns the backend's name for its kind.
+    /// Returns the kind of store, such as "file".
     pub fn kind(&self) -> &'static str {
         self.kind
     }
 }
 
-/// A value that changes when another program changes the store. Only equality has a meaning.
+/// A value that changes when another program changes the store. Versions can only be compared for
+/// equality.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Version(u64);
 
@@ -164,7 +166,7 @@ pub struct Limits {
     /// up to this size. 0 means no preference; 1 MiB is used then. A sequential reader has eight
     /// requests of this size in flight, or [`requests`](Limits::requests) if that is fewer, but at
     /// least four. There may be more if they are small, up to 16 MiB in all. At most an eighth of
-    /// the nearest limit is in flight.
+    /// the limit of any group above the file is in flight.
     pub preferred_size: usize,
     /// The number of requests that the store serves at the same time, at least 1. If the store has
     /// no completion form of its own ([`Store::submit`]), the memory calls it from that many
@@ -227,7 +229,7 @@ impl Limits {
 pub struct Own(());
 
 impl Own {
-    /// The token.
+    /// The only value of this type.
     pub(crate) const ASKS: Own = Own(());
 }
 
@@ -277,7 +279,7 @@ pub trait Store: Send + Sync + 'static {
     /// at or past the end.
     ///
     /// # Errors
-    /// Nothing was read. The cache repeats a call that was
+    /// After an error nothing was read. The cache repeats a call that was
     /// [interrupted](io::ErrorKind::Interrupted), and reports any other error with file and offset.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
 
@@ -297,7 +299,8 @@ pub trait Store: Send + Sync + 'static {
     /// end and `offset` then read as zeros. Default: fails, because the store is read-only.
     ///
     /// # Errors
-    /// Nothing was written. The bytes stay dirty in the cache, which writes them again later.
+    /// After an error nothing was written. The bytes stay dirty in the cache, which writes them
+    /// again later.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
         let _ = (buf, offset);
         Err(StoreError::ReadOnly.into())
@@ -319,17 +322,18 @@ pub trait Store: Send + Sync + 'static {
     /// length again. Default: fails, because the store is read-only.
     ///
     /// # Errors
-    /// The length is unchanged.
+    /// After an error the length is unchanged.
     fn set_len(&self, len: u64) -> io::Result<()> {
         let _ = len;
         Err(StoreError::ReadOnly.into())
     }
 
-    /// Makes all writes that ended before the call durable: once this has returned, they survive a
+    /// Makes all writes that ended before the call durable: once it has returned, they survive a
     /// power cut. Default: does nothing, for a store whose writes are durable when they return.
     ///
     /// # Errors
-    /// Some of those writes may not be durable. [`Store::accepted`] says what the cache does then.
+    /// After an error some of these writes may not be durable. [`Store::accepted`] says what may
+    /// have become of them.
     fn sync(&self, what: SyncWhat) -> io::Result<()> {
         let _ = what;
         Ok(())
@@ -345,7 +349,7 @@ pub trait Store: Send + Sync + 'static {
     /// change, and the part of the range past the end is ignored. Default: writes zeros.
     ///
     /// # Errors
-    /// Any part of the range may already read as zeros.
+    /// After an error any part of the range may read as zeros.
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         let end = offset.saturating_add(len).min(self.len()?);
         write_zeros(self, offset, end.saturating_sub(offset))
@@ -355,7 +359,7 @@ pub trait Store: Send + Sync + 'static {
     /// a hole or the end follows. Default: there are no holes.
     ///
     /// # Errors
-    /// The store cannot tell where its data is. The read that asked fails.
+    /// The store cannot tell where its data is. The cache then fails the read for which it asked.
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
         Ok((offset < self.len()?).then_some(offset))
     }
@@ -385,8 +389,8 @@ pub trait Store: Send + Sync + 'static {
     /// store cannot tell; it is not asked again.
     ///
     /// A [`FileStore`] makes its version from the length and the time of the last modification. It
-    /// misses a change by another program between a change of our own and the next check. It also
-    /// misses a change that the file system's clock cannot distinguish from the previous one.
+    /// misses a change by another program between a change through the store and the next check. It
+    /// also misses a change that the file system's clock cannot distinguish from the previous one.
     ///
     /// # Errors
     /// The version cannot be determined.
@@ -394,7 +398,7 @@ pub trait Store: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Returns which requests are served directly. Default: all of them.
+    /// Returns the limits within which requests are served directly. Default: all requests are.
     fn limits(&self) -> Limits {
         Limits::default()
     }
@@ -412,16 +416,17 @@ pub trait Store: Send + Sync + 'static {
     /// later instead, with nothing locked. An operation may therefore fail for lack of memory that
     /// writing them would have freed.
     ///
-    /// If a store uses files but returns `false`, its first call that does so reveals it. That one
-    /// call may deadlock. A store around another one should return the inner store's answer.
+    /// If a store uses files but returns `false`, the memory notices this at the first call that
+    /// uses a file. That one call may deadlock. A store around another one should return the inner
+    /// store's answer.
     ///
-    /// During a call to a store, memory is freed only by evicting clean blocks. So that dirty
-    /// blocks can be written even when the memory is full, a file that is opened for writing over a
-    /// store that uses files sets aside a block and six pages. Calls that change the store may use
-    /// them, for files and spaces of the same memory. If they do not suffice, or the group that
-    /// requests memory is full by itself, the request fails in the store with a
-    /// [`LimitError`](crate::group::LimitError). If the store then fails with
-    /// [`io::ErrorKind::OutOfMemory`], the file makes room and calls it again, with fewer blocks.
+    /// During a call to a store, memory is freed only by evicting clean blocks. Dirty blocks must
+    /// be writable even when the memory is full. So a file that is opened for writing over a store
+    /// that uses files sets aside a block and six pages. Calls that change the store may use these
+    /// pages, for files and spaces of the same memory. If the pages do not suffice, or the group
+    /// that requests memory has reached its own limit, the store's request fails with a
+    /// [`LimitError`](crate::group::LimitError). If the store's call then fails with
+    /// [`io::ErrorKind::OutOfMemory`], the file makes room and repeats the call with fewer blocks.
     fn uses_files(&self) -> bool {
         false
     }
@@ -432,23 +437,23 @@ pub trait Store: Send + Sync + 'static {
         "store".to_owned()
     }
 
-    /// Puts requests in flight and returns without waiting. Each request is completed later, in any
-    /// order, on any thread, perhaps before this returns. The caller holds locks of the file, so
-    /// this must not wait. Default: [`Batch::call`], which has threads of the memory make the plain
-    /// calls.
+    /// Puts requests in flight and returns without waiting. Requests are completed in any order, on
+    /// any thread, and some perhaps before this call returns. The caller holds locks of the file,
+    /// so the call must not wait. Default: [`Batch::call`], which has threads of the memory make
+    /// the plain calls.
     ///
     /// If this panics, the requests that it drops fail, and the cache reads their bytes by plain
     /// calls. A file may be closed while its requests are in flight. Its store is then kept until
     /// the last request has completed. The store is not dropped in that completion, but a little
-    /// later: by the memory's service thread, or by a thread that ticks, drops a file, or opens the
-    /// store again.
+    /// later: by the memory's service thread, or by a thread that calls `tick`, drops a file, or
+    /// opens the store again.
     fn submit(&self, batch: Batch) {
         batch.call(self);
     }
 
-    /// Returns whether the store may be given memory that is not cleared: a read fills exactly as
-    /// many bytes as it returns, and does not look at the memory's old content. Only the library's
-    /// own stores return `true`.
+    /// Returns whether the store may be given memory that is not cleared. A read of such a store
+    /// fills exactly as many bytes as it returns, and never looks at the memory's old content. Only
+    /// the library's own stores return `true`.
     #[doc(hidden)]
     fn fills_as_told(&self, _: Own) -> bool {
         false

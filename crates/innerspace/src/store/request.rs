@@ -25,7 +25,7 @@ pub(crate) trait Transfer: Send {
     /// Returns the number of bytes of memory.
     fn len(&self) -> usize;
 
-    /// Returns a part of the memory to read into, in pieces. It is not cleared.
+    /// Returns a part of the memory to read into, in pieces. The memory is not cleared.
     fn slices_mut(&mut self, bytes: Range<usize>) -> Vec<IoSliceMut<'_>>;
 
     /// Returns a part of the bytes to write, in pieces.
@@ -40,9 +40,9 @@ pub(crate) trait Transfer: Send {
     }
 
     /// Offers the request back to its maker. Called if the store has no completion form, or if the
-    /// ring refused the request. The maker may keep it, and have it performed elsewhere by the
-    /// store's plain calls; this then returns `None`. Otherwise this returns the request, and the
-    /// caller performs it, or fails it.
+    /// ring refused the request. If the maker keeps the request, it has the store's plain calls
+    /// made elsewhere, and this returns `None`. Otherwise this returns the request, and the caller
+    /// performs it, or fails it.
     fn take_back(self: Box<Self>) -> Option<Box<dyn Transfer>>;
 }
 
@@ -141,7 +141,7 @@ impl Request {
     /// Counts the next `count` bytes of a read as filled.
     ///
     /// # Panics
-    /// If that is more than [`Request::unfilled`] has lent.
+    /// If `count` is more than is left of the memory that [`Request::unfilled`] has lent.
     pub fn advance(&mut self, count: usize) {
         let filled = self.filled.checked_add(count);
         let filled = filled.filter(|filled| *filled <= self.cleared);
@@ -154,7 +154,8 @@ impl Request {
     }
 
     /// Ends the request. If a read filled less than was asked for, the rest is read by plain calls;
-    /// if such a call reads nothing, the store ends there. For a write, `Ok(0)` is an error.
+    /// if such a call reads nothing, the store is taken to end there. For a write, `Ok(0)` is an
+    /// error.
     ///
     /// `Ok` carries the number of bytes written. For a read the number is ignored, because the
     /// request knows how much was filled.
@@ -162,7 +163,7 @@ impl Request {
     /// If a memory made the request, those plain calls are made later and elsewhere: by a thread of
     /// the memory, by a caller that waits for the bytes, or by `tick()`. So a store may complete a
     /// request while it holds locks of its own. There is one exception: if the memory has no
-    /// threads and its last handle is gone, the calls are made inside this one.
+    /// threads and its last handle is gone, the plain calls are made inside this call.
     pub fn complete(mut self, result: io::Result<usize>) {
         let result = match self.operation {
             Operation::Read => result.map(|_| self.filled),

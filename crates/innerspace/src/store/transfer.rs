@@ -1,12 +1,13 @@
-//! Handling of short transfers: loops that repeat the transfers of a store, for the cache and for
-//! tools on a store, and the error of a read that stays short ([`short_read_error`]). A request in
-//! flight that comes back short is continued in `cache/read/requests.rs`, `take_result`.
+//! Handling of short transfers: loops that repeat a store's reads and writes until all bytes are
+//! transferred, and the error of a read that stays short ([`short_read_error`]). The cache uses
+//! them, and so may tools that work on a store. A request in flight that comes back short is
+//! continued in `cache/read/requests.rs`, `take_result`.
 
 use std::io::{self, IoSlice, IoSliceMut};
 
 use super::{KnownSince, Store, StoreError};
 
-/// Repeats a call to a store while it is interrupted, as std does.
+/// Repeats a call to a store for as long as it fails with `Interrupted`, as std does.
 pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
@@ -71,7 +72,7 @@ fn read_on(
     Ok(done)
 }
 
-/// Makes the error of a read of a part name the whole read.
+/// Changes the error of a partial read so that it names the whole read.
 fn widen(error: io::Error, whole_offset: u64, whole_len: u64) -> io::Error {
     match error.downcast::<StoreError>() {
         Ok(StoreError::Shrank {
@@ -92,8 +93,8 @@ fn widen(error: io::Error, whole_offset: u64, whole_len: u64) -> io::Error {
     }
 }
 
-/// Returns the error of a read of `wanted` bytes at `offset` that ended after `got`, in a store
-/// that had `was` bytes when it was opened. The error says that the store shrank, or that it
+/// Returns the error of a read of `wanted` bytes at `offset` that ended after `got` bytes, in a
+/// store that had `was` bytes when it was opened. The error says that the store shrank, or that it
 /// delivered less than it has. If the store's length cannot be determined, returns the error of
 /// that call.
 pub fn short_read_error<S: Store + ?Sized>(
@@ -139,14 +140,15 @@ pub fn write_all_at<S: Store + ?Sized>(store: &S, buf: &[u8], offset: u64) -> io
     Ok(())
 }
 
-/// Returns `count`, which a store returned for a write of `wanted` bytes, if such a count is
-/// possible.
+/// Checks `count`, which a store returned for a write of `wanted` bytes. Returns it if it is
+/// possible, and an error otherwise.
 fn check_written(count: usize, wanted: usize, offset: u64) -> io::Result<usize> {
     if count == 0 {
         let wanted = wanted as u64;
         return Err(StoreError::WriteZero { offset, wanted }.into());
     }
-    // A store that claims to have written more is faulty, and the bytes that it wrote are unknown.
+    // A store that claims to have written more than it was given is faulty, and the bytes that it
+    // wrote are unknown.
     let possible = (count <= wanted).then_some(count);
     possible.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }

@@ -22,8 +22,8 @@ pub enum Unsynced {
 
 type Sector = [u8; SECTOR as usize];
 
-/// The medium, as the old content of the sectors that differ, or may differ, from the inner
-/// store's.
+/// The medium, as the old content of those sectors that differ, or may differ, from the sectors of
+/// the inner store.
 #[derive(Debug, Default)]
 pub(super) struct Medium {
     /// The sectors, by offset divided by [`SECTOR`]. Bytes past the medium's length are zero.
@@ -111,7 +111,7 @@ impl Medium {
     }
 
     /// Gives the inner store the content of the medium, for a failed sync that loses writes and
-    /// punches. Lengths set since the last sync stay: bytes that they cut off are zeros.
+    /// punches. Lengths set since the last sync stay: bytes that they cut off read as zeros.
     pub(super) fn forget<S: Store>(&mut self, inner: &S) -> io::Result<()> {
         self.len = None;
         let cut = self.cut.unwrap_or(u64::MAX);

@@ -85,7 +85,7 @@ struct Control {
     plan: Plan,
     medium: Medium,
     hanging: usize,
-    /// The number of releases so far. An operation hangs until it changes.
+    /// The number of releases so far. An operation hangs until this number changes.
     releases: u64,
     released_to: Release,
     log: std::collections::VecDeque<Record>,
@@ -160,7 +160,8 @@ impl<S: Store> FaultyStore<S> {
         self.control.lock().plan.add(rule);
     }
 
-    /// From now on, draws a fault, at these rates, for every operation that no rule hits.
+    /// Makes the store draw a fault, at these rates, for every operation from now on that no rule
+    /// hits.
     pub fn seed(&self, seed: u64, rates: Rates) {
         self.control.lock().plan.seed(seed, rates);
     }
@@ -228,8 +229,8 @@ impl<S: Store> FaultyStore<S> {
     }
 
     /// Picks the fault for a call, and applies the part of it that is the same for all calls.
-    /// Returns with the lock held: so the rest of the call happens before a power cut or after it,
-    /// and is not divided by one.
+    /// Returns with the lock held, so that the rest of the call happens entirely before a power cut
+    /// or after it.
     fn begin(&self, call: Call) -> (MutexGuard<'_, Control>, Option<Fault>, io::Result<()>) {
         let mut control = self.control.lock();
         if control.power == Power::Off {
@@ -302,7 +303,8 @@ impl<S: Store> FaultyStore<S> {
         result.map(|(value, _)| value)
     }
 
-    /// Writes `buf`, or makes the write fail in one of the ways in which only a write can fail.
+    /// Writes `buf`, and applies the faults that change a write: `Short`, `Tear`, `Misdirect` and
+    /// `Rot`.
     fn write_faulty(
         &self,
         control: &mut Control,

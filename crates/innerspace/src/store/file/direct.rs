@@ -10,8 +10,9 @@
 //!   would be wrong to read the block, change it and write all of it back: that could undo a
 //!   concurrent write next to the edge, and would lengthen the file.
 //!
-//! Both descriptors reach the same bytes. Before a direct transfer the kernel writes out dirty
-//! pages of the range in its page cache. A direct write also drops those pages.
+//! Both descriptors reach the same bytes. Before a direct transfer the kernel writes out the dirty
+//! pages of the range that are in its page cache. For a direct write it also drops the range's
+//! pages.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -61,9 +62,9 @@ impl Direct {
         (offset & (self.alignment as u64 - 1)) as usize
     }
 
-    /// Reads into the buffers before the first unaligned one. If only the first buffer's length is
-    /// unaligned, reads into the aligned part of it. Otherwise, as for an unaligned offset or
-    /// address, reads through a bounce buffer.
+    /// Reads into the buffers before the first unaligned one. If the first buffer is unaligned only
+    /// in its length, reads into its aligned part. If that part is empty, or the offset or the
+    /// first buffer's address is unaligned, reads through a bounce buffer.
     pub(super) fn read_vectored_at(
         &self,
         bufs: &mut [IoSliceMut<'_>],
@@ -160,8 +161,8 @@ impl Direct {
         self.write_edge_and(file, buf, offset, sys::wait_writeback)
     }
 
-    /// Writes less than a block through the page cache, and calls `wait` to wait until it is
-    /// written out.
+    /// Writes less than a block through the page cache, and calls `wait` to wait until the kernel
+    /// has written it out.
     ///
     /// The kernel reports a failed write-out once to each descriptor. A sync gets its errors
     /// through `file`. If the wait for the edge used `file` too, a concurrent sync could take the
@@ -170,8 +171,8 @@ impl Direct {
     /// edge.
     ///
     /// If the system cannot write out a range (a filter of system calls may refuse it), the whole
-    /// file is written out. The bytes are in the page cache by then, so an error would be wrong: it
-    /// means that nothing was written.
+    /// file is written out. The bytes are in the page cache by then, so returning an error would be
+    /// wrong: an error means that nothing was written.
     fn write_edge_and(
         &self,
         file: &File,

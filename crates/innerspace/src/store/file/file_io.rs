@@ -42,11 +42,11 @@ const DROP_EVERY: u64 = 16 << 20;
 /// The pages that a transfer leaves in the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Cached {
-    /// As much as the kernel chooses.
+    /// As many as the kernel chooses.
     Kept,
-    /// Nothing: the kernel drops the pages itself (RWF_DONTCACHE).
+    /// None: the kernel drops the pages itself (RWF_DONTCACHE).
     Nothing,
-    /// Nothing: the range is dropped afterwards.
+    /// None: the range is dropped after the transfer.
     Dropped,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct FileIo {
 }
 
 impl FileIo {
-    /// Makes a file's I/O that does everything through the page cache.
+    /// Makes a [`FileIo`] that transfers everything through the page cache.
     pub(super) fn new(cached: Cached) -> FileIo {
         FileIo {
             cached,
@@ -177,18 +177,17 @@ impl FileIo {
         match written.add(offset, count as u64, self.cached) {
             Some((begin, len)) => {
                 // With RWF_DONTCACHE the kernel has begun to write the pages out. Those that are
-                // written out can be dropped now. The others are dropped when pages are next due,
-                // or by the sync.
+                // written out can be dropped now. The others are dropped when the next drop is due,
+                // or by the next sync.
                 if drops {
-                    // An error of this wait is left to the next sync: the write that failed may be
-                    // an earlier one, or there may be several.
+                    // An error of this wait is reported by the next sync, because the write that
+                    // failed may be an earlier one, and several may have failed.
                     let _ = written.unsaid.by(|| sys::wait_writeback(file, begin, len));
                 }
                 sys::drop_cached(file, begin, len);
             }
-            // Dirty pages cannot be dropped, and waiting for each write would be slow. So the
-            // write-out of each is started now, and the write-outs of several are waited for
-            // together.
+            // Dirty pages cannot be dropped, and waiting for each write would be slow. So each
+            // write's write-out is started now, and several write-outs are waited for together.
             None if drops => {
                 let started = sys::start_writeback(file, offset, count as u64);
                 written.unsaid.note(started);
@@ -216,8 +215,8 @@ impl FileIo {
         // the next sync.
         let span = self.written.take();
         let result = self.written.unsaid.said_with(sync(file));
-        // The pages are dropped even if the sync failed, because the next sync does not know of
-        // these bytes.
+        // The pages are dropped even if the sync failed, because their span was taken, and the next
+        // sync would not drop them.
         if let Some((begin, len)) = span {
             sys::drop_cached(file, begin, len);
         }
@@ -245,8 +244,8 @@ pub(super) struct Written {
 /// The error of a failed write-out that the next sync has to report. The kernel reports such an
 /// error once to each descriptor, to the first call that waits. Here that call was not a sync.
 ///
-/// The mutex is held during such a wait. If the wait takes the error, the fsync of a concurrent
-/// sync finds none. The sync then waits for the mutex, and finds the error here.
+/// The mutex is held during the wait for a write-out. If that wait takes the error, the fsync of a
+/// concurrent sync finds none. The sync then waits for the mutex, and finds the error here.
 #[derive(Debug, Default)]
 struct Unsaid(Mutex<Option<io::Error>>);
 
@@ -268,8 +267,8 @@ impl Unsaid {
         }
     }
 
-    /// Returns the result of a sync: its own error if there is one, and otherwise the one that was
-    /// kept. The kept error is discarded in either case.
+    /// Returns the result of a sync: its own error if there is one, and otherwise the kept error.
+    /// In either case no error is kept from now on.
     fn said_with(&self, result: io::Result<()>) -> io::Result<()> {
         let kept = self.0.lock().take();
         result.and(kept.map_or(Ok(()), Err))
@@ -280,16 +279,16 @@ impl Unsaid {
 struct Span {
     begin: u64,
     end: u64,
-    /// The number of bytes written to the span since pages were last due. Bytes written twice count
+    /// The number of bytes written to the span since a drop was last due. Bytes written twice count
     /// twice.
     bytes: u64,
 }
 
 impl Written {
     /// Adds a write. Returns the offset and length of the span if it is due to be dropped. With
-    /// [`Cached::Dropped`] the span is then forgotten, because the caller waits for the write-out
-    /// and drops all of it. Otherwise the span stays, because dropping skips pages that are still
-    /// being written out.
+    /// [`Cached::Dropped`] a span that is due is forgotten, because the caller waits for its
+    /// write-out and drops all of it. Otherwise the span stays, because dropping skips pages that
+    /// are still being written out.
     fn add(&self, offset: u64, count: u64, cached: Cached) -> Option<(u64, u64)> {
         let mut span = self.span.lock();
         let old = span.unwrap_or(Span {

@@ -1,4 +1,5 @@
-//! An open file: its advisory lock, and its name, which may be new.
+//! An open file with its advisory lock. A sync also makes the file's name durable, if the file may
+//! be new.
 
 use std::fs::{File, Metadata, TryLockError};
 use std::io;
@@ -16,7 +17,7 @@ pub(crate) struct LockedFile {
     file: File,
     locked_by: Option<Process>,
     /// The folder that has to be synced before the file can be found by its name after a crash.
-    /// `None` once that is done, and for a file that cannot be new.
+    /// `None` once the folder is synced, and for a file that cannot be new.
     new_in: Mutex<Option<PathBuf>>,
 }
 
@@ -36,14 +37,14 @@ impl LockedFile {
         }
     }
 
-    /// Makes the file's name durable, if it may be new. Each sync does this.
+    /// Makes the file's name durable, if the file may be new. Every sync calls this.
     pub(crate) fn sync_name(&self) -> io::Result<()> {
         use io::ErrorKind::{InvalidInput, NotFound, PermissionDenied, Unsupported};
         let mut folder = self.new_in.lock();
         let Some(path) = &*folder else { return Ok(()) };
         if let Err(error) = File::open(path).and_then(|folder| folder.sync_all())
-            // The folder may be gone, may not be readable, or may be on a file system that cannot
-            // sync folders.
+            // Errors that are ignored: the folder may be gone, may not be readable, or may be on a
+            // file system that cannot sync folders.
             && !matches!(error.kind(), NotFound | PermissionDenied | InvalidInput | Unsupported)
         {
             return Err(error);

@@ -8,14 +8,14 @@ use std::io::{self, IoSlice};
 
 use super::direct::Direct;
 
-/// The length from which a write bypasses the page cache. It is more than a background write has in
-/// one call, which is one block of at most 2 MiB. So the background work does not wait for the
-/// device. A sync waits for it in any case.
+/// The length from which a write bypasses the page cache. A background write is shorter, because it
+/// has at most one block of 2 MiB in one call. So background work does not wait for the device. A
+/// sync waits for the device in any case.
 pub(super) const LONG: usize = (2 << 20) + 4096;
 
-/// Writes the buffers before the first unaligned one, if they are long together. Returns `None` if
-/// they are not, if the offset is unaligned, or if the file system refuses. The caller then writes
-/// through the page cache.
+/// Writes the buffers before the first unaligned one, if they have at least [`LONG`] bytes
+/// together. Returns `None` if they have fewer, if the offset is unaligned, or if the file system
+/// refuses. The caller then writes through the page cache.
 pub(super) fn write_long(
     direct: &Direct,
     bufs: &[IoSlice<'_>],

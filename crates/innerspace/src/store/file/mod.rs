@@ -1,13 +1,13 @@
 //! [`FileStore`]: a regular file, none of which stays in the kernel's page cache.
 //!
-//! The library caches the file itself, under a limit. With a second copy in the kernel that limit
-//! would mean nothing. [`CacheMode`] lists the ways to avoid the copy, and
-//! [`FileStore::cache_mode`] returns the one in use.
+//! The library has a cache of its own, with a limit. A second copy in the kernel would defeat that
+//! limit. [`CacheMode`] lists the ways to avoid the copy, and [`FileStore::cache_mode`] returns the
+//! one in use.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `options.rs` | the choices of an open, and its errors |
-//! | `lock.rs` | the open file: its advisory lock, and its name, which may be new |
+//! | `lock.rs` | the open file: its advisory lock, and its name, which a sync makes durable |
 //! | `watch.rs` | notices that the file shrank, or changed from outside |
 //! | `direct.rs` | direct I/O, and transfers that are not aligned |
 //! | `long.rs` | long writes, which bypass the page cache |
@@ -28,8 +28,9 @@
 //! the kernel may have dropped the bytes of earlier writes, and will not report that again. In
 //! [`CacheMode::Direct`], and in no other mode, a write that returned was accepted by the device.
 //!
-//! Locking: `watch`, the unaligned edges of direct I/O, and the record of the range written through
-//! the page cache have a mutex each. All of these are innermost. Reads take none.
+//! Locking: each of these has a mutex: `watch`, the unaligned edges of direct I/O, the span written
+//! through the page cache, the error of a write-out that the next sync reports, and the folder that
+//! a sync makes durable. All of these mutexes are innermost. Reads take none.
 
 mod direct;
 mod file_io;

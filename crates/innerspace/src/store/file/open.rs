@@ -1,10 +1,10 @@
-//! Opening a file in steps: it is opened, locked, and then emptied. A caller can learn which file
-//! it is before anything happens to the file.
+//! Opening a file in steps: the file is opened, locked, and then emptied. The caller can learn
+//! which file it is before the file is locked or changed.
 //!
 //! The file that a path names can change between any two steps, so a file is identified by its open
 //! descriptor. Once the file is locked, two things are checked again: the path, because a process
 //! that had the lock may have renamed another file there, and the length, because that process may
-//! have written. The file is emptied last, when nothing else can fail.
+//! have written. The file is emptied last, when only reading its metadata can still fail.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -72,7 +72,7 @@ impl FileOptions {
         self.with_create(path.as_ref(), Create::Never)
     }
 
-    /// Makes a file, or empties an existing one once it is locked, and opens it writable.
+    /// Creates a file, or empties an existing one once it is locked, and opens it writable.
     ///
     /// # Errors
     /// See [`FileOpenError`]. A file that is in use keeps its content.
@@ -81,7 +81,7 @@ impl FileOptions {
             .with_create(path.as_ref(), Create::Truncate)
     }
 
-    /// Makes a file, which must not exist yet, and opens it writable.
+    /// Creates a file, which must not exist yet, and opens it writable.
     ///
     /// # Errors
     /// See [`FileOpenError`]: [`FileOpenError::AlreadyExists`].
@@ -90,7 +90,7 @@ impl FileOptions {
             .with_create(path.as_ref(), Create::New)
     }
 
-    /// Opens a file writable, and keeps its content; makes an empty file if there is none.
+    /// Opens a file writable, and keeps its content. Creates an empty file if there is none.
     ///
     /// # Errors
     /// See [`FileOpenError`].
@@ -99,8 +99,8 @@ impl FileOptions {
             .with_create(path.as_ref(), Create::IfMissing)
     }
 
-    /// Makes a store of a file that is open already: one without a name, one that another process
-    /// passed on, or one that the program opened with choices of its own.
+    /// Makes a store of a file that is already open: for example a file without a name, one that
+    /// another process passed on, or one that the program opened with options of its own.
     ///
     /// # Errors
     /// See [`FileOpenError`]. [`FileOpenError::PermissionDenied`] if the file was not opened for
@@ -132,12 +132,12 @@ impl FileStore {
     /// Opens an existing file for reading and writing, in the default cache mode.
     ///
     /// # Errors
-    /// See [`FileOpenError`]; also if the file is open for writing already.
+    /// See [`FileOpenError`]: [`FileOpenError::InUse`] if the file is already open for writing.
     pub fn open_rw(path: impl AsRef<Path>) -> Result<FileStore, FileOpenError> {
         FileOptions::new().access(FileAccess::ReadWrite).open(path)
     }
 
-    /// Makes a file, or empties an existing one once it is locked, and opens it writable.
+    /// Creates a file, or empties an existing one once it is locked, and opens it writable.
     ///
     /// # Errors
     /// See [`FileOpenError`]. A file that is in use keeps its content.
@@ -156,7 +156,8 @@ impl FileStore {
     }
 }
 
-/// The number of times that a file may be opened again because its path names another file by then.
+/// The maximum number of times that a file is opened again because its path names another file by
+/// then.
 const TRIES: u32 = 16;
 
 /// An open file. It is neither locked nor emptied at first.
@@ -178,8 +179,8 @@ pub(crate) enum Locking {
 }
 
 impl<'a> Opened<'a> {
-    /// Opens or makes a file as `create` says. It is neither locked nor emptied yet. Fails like the
-    /// methods of [`FileOptions`].
+    /// Opens or creates a file as `create` says. The file is neither locked nor emptied yet. Fails
+    /// like the methods of [`FileOptions`].
     pub(crate) fn begin(
         path: &'a Path,
         access: FileAccess,
@@ -323,8 +324,8 @@ pub(crate) mod hook {
         static OPENED: Cell<Option<Hook>> = const { Cell::new(None) };
     }
 
-    /// Runs `what` the next time that this thread has opened a file, before the file is identified
-    /// or locked.
+    /// Runs `what` the next time that this thread opens a file, before the caller can identify or
+    /// lock the file.
     pub(crate) fn when_opened(what: impl FnOnce(&File) + 'static) {
         OPENED.set(Some(Box::new(what)));
     }

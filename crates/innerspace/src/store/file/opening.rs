@@ -32,7 +32,8 @@ impl Opening<'_> {
         }
     }
 
-    /// Empties the file, if it is to be emptied. This is the last step, when nothing else can fail.
+    /// Empties the file, if it is to be emptied. This is done last, when only reading the metadata
+    /// can still fail.
     pub(crate) fn empty(&self, file: &LockedFile) -> Result<(), FileOpenError> {
         match self.create {
             Create::Truncate => file.set_len(0).map_err(|error| self.io("empty it", error)),
@@ -56,8 +57,8 @@ impl Opening<'_> {
         options
     }
 
-    /// Checks that a file that the caller has opened is a regular one, opened for the access
-    /// wanted.
+    /// Checks that a file opened by the caller is a regular one, and was opened for the access
+    /// wanted. It must not be open with `O_DIRECT`, nor for appending if it is to be written.
     pub(super) fn check_given(&self, file: &File) -> Result<Metadata, FileOpenError> {
         let metadata = self.examine_regular(file)?;
         let opened = sys::opened_for(file).map_err(|error| self.io("examine it", error))?;
@@ -93,8 +94,9 @@ impl Opening<'_> {
         Ok((file, metadata))
     }
 
-    /// Turns the error of a failed open into one of ours. The file's kind is checked first, because
-    /// the error of an open depends on that kind.
+    /// Turns the error of a failed open into a [`FileOpenError`]. If the path names something that
+    /// is not a regular file, that is the error returned, because the system's own error for it
+    /// varies.
     fn explain(&self, error: io::Error) -> FileOpenError {
         let path = self.path.to_owned();
         match error.kind() {
@@ -122,7 +124,7 @@ impl Opening<'_> {
         FileOpenError::PermissionDenied { path, access }
     }
 
-    /// Examines a file, which must be a regular one.
+    /// Returns the metadata of a file. Fails if it is not a regular file.
     fn examine_regular(&self, file: &File) -> Result<Metadata, FileOpenError> {
         let metadata = self.examine(file)?;
         self.wrong_kind(&metadata).map_or(Ok(metadata), Err)
@@ -155,7 +157,7 @@ impl Opening<'_> {
                 .is_ok_and(|now| sys::identity(&now) == sys::identity(metadata))
     }
 
-    /// Makes the file's I/O for a cache mode. For `Auto`, chooses the mode.
+    /// Makes the file's [`FileIo`] for a cache mode. For `Auto`, chooses the mode.
     pub(super) fn file_io(
         &self,
         file: &File,
@@ -178,8 +180,8 @@ impl Opening<'_> {
             CacheMode::DropAfterUse => return Err(refused()),
             _ if sys::enable_dontcache(file) => Cached::Nothing,
             CacheMode::DontCache => return Err(refused()),
-            // In modes `Auto` and `Direct`, this is for transfers that do not bypass the page
-            // cache.
+            // In modes `Auto` and `Direct`, `cached` is for the transfers that do not bypass the
+            // page cache.
             _ if sys::CAN_DROP => Cached::Dropped,
             _ => Cached::Kept,
         };

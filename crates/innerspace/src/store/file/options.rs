@@ -46,11 +46,11 @@ pub(crate) enum Create {
     /// The file must exist. Its content is kept.
     #[default]
     Never,
-    /// Makes an empty file if there is none. Keeps the content of an existing file.
+    /// Creates an empty file if there is none. Keeps the content of an existing file.
     IfMissing,
     /// The file must not exist.
     New,
-    /// Makes an empty file, or empties the existing file.
+    /// Creates an empty file, or empties the existing file.
     Truncate,
 }
 
@@ -173,7 +173,7 @@ pub enum FileOpenError {
     Io {
         /// The path as given.
         path: PathBuf,
-        /// The step, as a verb.
+        /// The step that failed, such as "lock it".
         step: &'static str,
         /// The system's error.
         r#source: io::Error,
@@ -190,7 +190,7 @@ fn verb(access: FileAccess) -> &'static str {
 texts! {
     /// The way in which several reads of a file are in flight at the same time.
     ///
-    /// With either engine, a read for which a thread waits is a system call of that thread.
+    /// With either engine, a read for which a thread waits is a system call made by that thread.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     #[non_exhaustive]
     pub enum FileEngine {

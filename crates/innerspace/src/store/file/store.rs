@@ -1,4 +1,4 @@
-//! [`FileStore`] itself.
+//! [`FileStore`], and its implementation of [`Store`].
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::path::Path;
@@ -15,10 +15,10 @@ use crate::sync::Arc;
 use crate::sys::file as sys;
 use crate::units::PageCount;
 
-/// The preferred size of requests: it keeps a disk busy for longer than a call takes.
+/// The preferred size of a request, which keeps a disk busy for longer than the system call takes.
 const PREFERRED_SIZE: usize = 1 << 20;
 
-/// A regular file as a store. Dropping it unlocks the file, but does not sync it.
+/// A regular file as a store. Dropping the store unlocks the file, but does not sync it.
 ///
 /// ```
 /// use innerspace::store::{FileStore, Store, SyncWhat, write_all_at};
@@ -33,7 +33,7 @@ const PREFERRED_SIZE: usize = 1 << 20;
 /// ```
 #[derive(Debug)]
 pub struct FileStore {
-    /// The file, which is locked if it is to be locked. It is used for everything except direct
+    /// The file, with its advisory lock if it has one. It is used for everything except direct
     /// transfers.
     pub(super) file: LockedFile,
     pub(super) file_io: FileIo,

@@ -1,5 +1,5 @@
 //! Detects changes to the file by other processes: a length below the known one, and a modification
-//! that was not ours.
+//! that was not made through this store.
 //!
 //! A file has one modification time for all its writers. So `version` counts a new time as a change
 //! from outside only if no change of our own has begun, or was under way, since the last check. It
@@ -144,8 +144,8 @@ impl Watch {
         })
     }
 
-    /// Checks whether the file may end at or before `offset`, as a read there has found. Returns an
-    /// error if the file was longer before.
+    /// Checks a read of `wanted` bytes at `offset` that found the end of the file. Returns an error
+    /// if the file is known to have been longer.
     pub(super) fn check_end(&self, file: &File, offset: u64, wanted: u64) -> io::Result<()> {
         if offset >= self.len.get() {
             return Ok(());

@@ -1,12 +1,11 @@
-//! A memory's ring. One thread puts reads of files in flight, and completes them.
+//! The io_uring(7) ring of a memory. One thread puts reads of files in flight, and completes them.
 //!
 //! One thread both submits and reaps, because the kernel completes direct I/O in the context of the
 //! thread that submitted it (`sys::ring`). A caller that submitted its own reads and then slept
-//! would delay them. The first read starts the thread, which ends when there was nothing to do for
-//! a second.
+//! would delay them. The first read starts the thread, which ends after a second without work.
 //!
-//! **Wakers.** The wakers of futures are called at the end of each batch of completions. They are
-//! foreign code. If the thread does not return from one, another thread takes its place, at the
+//! **Wakers.** The wakers of futures are called at the end of each batch of completions. Wakers are
+//! foreign code. If the thread does not return from a waker, another thread takes its place, at the
 //! next read or in [`Flights::look_after`]. If no thread can be started, queued reads are done by
 //! calls. Reads in flight are then reaped by the next thread that can be started, or by the old one
 //! when it returns.
@@ -26,8 +25,8 @@ use crate::sys::ring::{Ring, Transfer, iovec, is_refusal};
 /// The maximum number of reads in flight. Further reads wait.
 const DEPTH: u32 = 256;
 
-/// The time for which the thread stays without work before it ends. It also bounds each sleep of
-/// the thread for a completion.
+/// The time without work after which the thread ends. It also bounds each sleep in which the thread
+/// waits for a completion.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// The time that wakers may take before another thread takes the ring over.
@@ -90,7 +89,7 @@ impl State {
 }
 
 impl Flights {
-    /// Puts reads in flight. If the ring is refused, gives them back to be done by calls.
+    /// Puts reads in flight. If there is no usable ring, gives them back to be done by calls.
     pub(super) fn launch(self: &Arc<Flights>, reads: Vec<(Transfer, Flight)>) {
         let mut state = self.state.lock();
         if state.ring.is_none() && !state.is_refused {
@@ -123,8 +122,8 @@ impl Flights {
         }
     }
 
-    /// Waits until every read has been completed or given back. The table of a file loses a request
-    /// a little earlier.
+    /// Waits until every read has been completed or given back. A request leaves its file's table a
+    /// little earlier than that.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn wait_quiet(&self) {
         while self.state.lock().outstanding > 0 {
@@ -169,7 +168,8 @@ impl Flights {
         self.state.lock().outstanding -= count;
     }
 
-    /// Submits and completes reads until there are none for a while; the main loop of the thread.
+    /// Submits and completes reads until there have been none for [`LINGER`]. This is the main loop
+    /// of the thread.
     fn serve(self: &Arc<Flights>, number: u64) {
         let mut idle_since = Instant::now();
         let mut landed = Vec::new();
@@ -198,7 +198,7 @@ impl Flights {
                     return;
                 }
                 // `sleeps` is set under the mutex under which reads are queued. So a caller that
-                // queues one from here on wakes this thread.
+                // queues a read from here on wakes this thread.
                 state.sleeps = queue.is_empty();
                 (ring, queue)
             };

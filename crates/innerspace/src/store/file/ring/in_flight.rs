@@ -5,7 +5,7 @@
 //! aligned. Other reads, and all writes, are calls. A read through the ring has the same result as
 //! [`Store::read_vectored_at`]: the end of the file is found in the same way, and the caller
 //! continues a short read. If the kernel refuses a read through the ring, the read is done by a
-//! call, and [`Watch::fell_back`] keeps later ones from trying.
+//! call, and [`Watch::fell_back`] makes all later reads calls, too.
 //!
 //! A store may be dropped while its reads are in flight, for example if a program opens the file
 //! for each batch. So each read keeps a [`Source`], which has the descriptor and decides what the
@@ -39,9 +39,9 @@ pub(super) fn direct_reads<'e>(file_io: &'e FileIo, watch: &Watch) -> Option<&'e
 }
 
 impl Source {
-    /// Makes the transfer of a read into this memory. Returns `None` if reads do not go through a
-    /// ring, or the offset, a length or an address is not aligned. The caller keeps the source,
-    /// which has the descriptor, until the read has completed.
+    /// Makes the transfer of a read at `offset` into the memory of `iovecs`. Returns `None` if
+    /// reads do not go through a ring, or the offset, a length or an address is not aligned. The
+    /// caller keeps the source, which has the descriptor, until the read has completed.
     pub(super) fn of_read(
         file_io: &FileIo,
         watch: &Arc<Watch>,
@@ -72,10 +72,10 @@ impl Source {
         self.watch.fell_back.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the result that [`Store::read_vectored_at`](crate::store::Store::read_vectored_at)
-    /// would have returned in place of a completed read of `wanted` bytes at `offset`. Returns
-    /// `None` if the caller has to read the same bytes by a call, which may wait. If the kernel
-    /// refused the read through the ring, the store's later reads are calls, too.
+    /// Returns what [`Store::read_vectored_at`](crate::store::Store::read_vectored_at) would have
+    /// returned for a read of `wanted` bytes at `offset`, which the ring completed with `result`.
+    /// Returns `None` if the caller has to read the same bytes by a call, which may wait. If the
+    /// kernel refused the read through the ring, the store's later reads are calls, too.
     pub(super) fn completed(
         &self,
         offset: u64,
