@@ -60,7 +60,7 @@ impl Arena {
     /// Maps zeroed memory for `frames` frames, including the zero frame.
     ///
     /// In a child of fork(2) this memory and the metadata become zeros. Otherwise the child would
-    /// be a second owner of everything. With zeroed metadata every lookup in a child misses, and
+    /// be a second owner of every frame. With zeroed metadata every lookup in a child misses, and
     /// misses are refused there.
     pub(super) fn new(frames: u32) -> io::Result<Arena> {
         // Computed in 64 bits, so that the shift does not overflow where addresses are shorter.
@@ -90,7 +90,7 @@ impl Arena {
     }
 
     /// Returns the address at which the first byte of frame `id` would be. Any number is allowed,
-    /// so the address is good only for hints.
+    /// so the address may only be used for hints, such as a prefetch.
     #[inline(always)]
     pub(super) fn hint(&self, id: FrameId) -> *const u8 {
         self.memory.base().wrapping_add(id.index() << PAGE_SHIFT)

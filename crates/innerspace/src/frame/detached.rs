@@ -47,8 +47,8 @@ impl Meta {
     }
 
     /// Subtracts a dropped view from the count of its block, which was detached before the drop.
-    /// Returns the frame's remaining state and, after the last view, the owner's own reference. The
-    /// caller keeps the owner alive meanwhile.
+    /// Returns whether the frame is still held and, after the last view, the reference by which the
+    /// owner kept itself alive. The caller keeps the owner alive during the call.
     #[must_use = "both may be the last"]
     pub(crate) fn detached_view_gone<K>(&self, keep: &SelfRef<K>) -> (Dropped, Option<Arc<K>>) {
         let mut kept = keep.lock();

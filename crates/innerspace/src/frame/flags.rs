@@ -18,11 +18,11 @@
 //! | 7 | WAITERS | a waiter | a waker, or the thread that takes the lock with no waiter left |
 //!
 //! WAITERS changes under its queue's lock. In a leaf of a page table bit 4 is COALESCED. An
-//! accessor sets it, and the thread that makes all accessors forget the leaf clears it. Both hold
-//! the gate's writer mutex then.
+//! accessor sets it, and the thread that makes all accessors forget the leaf clears it. Each does
+//! so under the gate's writer mutex.
 //!
-//! [`Flags`] has only atomic setters for all users. The plain setter is visible in `frame` only. It
-//! is for frames that no other thread can see ([`super::owned::OwnedFrame`]): I2.
+//! Outside `frame`, only the atomic setters of [`Flags`] are visible. The plain setter is for
+//! frames that no other thread can see ([`super::owned::OwnedFrame`]): I2.
 
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
@@ -44,9 +44,9 @@ impl FlagSet {
     pub(crate) const DIRTY: FlagSet = FlagSet(1 << 2);
     /// The bytes are being written to the store and must not change.
     pub(crate) const WRITEBACK: FlagSet = FlagSet(1 << 3);
-    /// The frame was used since the LRU last checked.
+    /// The frame has been used since the LRU last checked.
     pub(crate) const REFERENCED: FlagSet = FlagSet(1 << 4);
-    /// An accessor may have the leaf coalesced. Used for leaves of page tables, which are on no LRU
+    /// An accessor may have coalesced the leaf. Used for leaves of page tables, which are on no LRU
     /// list.
     pub(crate) const COALESCED: FlagSet = FlagSet::REFERENCED;
     /// The frame is on the active list, or on its way there.
@@ -187,8 +187,8 @@ impl Flags {
     }
 
     /// Sets UPTODATE, which must be clear, and clears LOCKED, which must be set. Returns the
-    /// previous bits. Release, as in [`Flags::unlock`]. One atomic operation: no reader ever sees
-    /// the block unlocked and not up to date.
+    /// previous bits. Release, as in [`Flags::unlock`]. This is one atomic operation, so no reader
+    /// ever sees the block unlocked and not up to date.
     #[inline(always)]
     pub(super) fn end_read(&self) -> FlagSet {
         FlagSet(self.0.fetch_add(FlagSet::LOCKED.0, Ordering::Release))

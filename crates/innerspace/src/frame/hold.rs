@@ -25,9 +25,9 @@
 //!
 //! After the last hold is dropped, only UNCACHED is set (`Dropped::Last`), and the thread that
 //! dropped it frees the frame. The word keeps this value until the frame is published again, so
-//! every `try_` on a free frame fails. The word of a frame that was never published is 0, which
-//! [`Hold::load`] reports as not held. If a field is full, `try_` fails, and the field never
-//! overflows into its neighbour.
+//! every `try_` function fails on a free frame. The word of a frame that was never published is 0,
+//! which [`Hold::load`] reports as not held. If a field is full, the `try_` functions fail, so the
+//! field never overflows into its neighbour.
 
 use std::fmt;
 
@@ -217,8 +217,8 @@ impl Hold {
         self.0.store(state.0, Ordering::Release);
     }
 
-    /// Applies `change` by compare-exchange until it succeeds. If `change` returns `None`, the word
-    /// stays as it is, and is the error.
+    /// Applies `change` by compare-exchange until it succeeds. If `change` returns `None`, leaves
+    /// the word as it is, and returns it as the error.
     #[inline]
     fn update(
         &self,
@@ -278,9 +278,9 @@ impl Hold {
         })
     }
 
-    /// Takes a reference like [`Hold::try_get`], but only of a frame that is in a file's index: the
-    /// speculative get of a lookup there. A frame that has become a table or an index node
-    /// meanwhile is not changed, so only the owner of such a frame changes its counts.
+    /// Takes a reference like [`Hold::try_get`], but only to a frame that is in a file's index.
+    /// This is the speculative get of a lookup in the index. A frame that has become a table or an
+    /// index node meanwhile is not changed, so only the owner of such a frame changes its counts.
     #[inline]
     pub(crate) fn try_get_cached(&self) -> bool {
         self.try_add(REF, Ordering::Acquire, |now| {
@@ -319,7 +319,7 @@ impl Hold {
     }
 
     /// Takes a view of a hot frame ([`super::marks`]), in a single attempt, as a hit does. Acquire:
-    /// as in [`Hold::try_view`]; it also pairs with `warm`, which found UPTODATE.
+    /// as in [`Hold::try_view`]; it also pairs with `warm`, whose caller had found UPTODATE.
     #[inline(always)]
     pub(crate) fn try_view_hot(&self) -> bool {
         #[cfg(all(test, not(loom), not(shuttle)))]
@@ -392,8 +392,8 @@ impl Hold {
             "put of a view that nobody had: {:?}",
             HoldState(before)
         );
-        // Tests that the word is neither UNCACHED nor 0. In this form the processor's flags have
-        // the result without a further instruction.
+        // Tests that UNCACHED is clear and the word is not 0. In this form the processor's flags
+        // have the result without a further instruction.
         match before as i64 > 0 {
             true => PutView::Kept,
             false => PutView::Detached,
@@ -463,8 +463,8 @@ impl Hold {
         })
     }
 
-    /// Counts a second borrower of a leaf that has one borrower and no other hold. While the second
-    /// is counted, no other such attempt succeeds. Acquire: pairs with the Release of every drop.
+    /// Counts a second borrower of a leaf that has one borrower and no other hold. While both are
+    /// counted, no other call succeeds. Acquire: pairs with the Release of every drop.
     pub(crate) fn try_map_both(&self) -> bool {
         self.try_add(MAPPED, Ordering::AcqRel, |now| now.0 == UNCACHED | MAPPED)
     }
@@ -475,7 +475,7 @@ impl Hold {
         self.drop_count(2 * MAPPED)
     }
 
-    /// Counts one installed page less.
+    /// Counts one installed page fewer.
     #[inline]
     pub(crate) fn unmap(&self) -> Dropped {
         self.drop_count(MAPPED)
@@ -532,7 +532,7 @@ pub(crate) mod touched {
         TOUCHED.set(TOUCHED.get() + 1);
     }
 
-    /// Returns the number so far.
+    /// Returns the number of words changed so far.
     pub(crate) fn so_far() -> u64 {
         TOUCHED.get()
     }

@@ -10,9 +10,8 @@ use crate::sync::atomic::Ordering;
 
 /// A doubly linked list of frames, threaded through their metadata.
 ///
-/// A frame is in at most one list. The list does not know its lock: every change takes `&mut self`.
-/// Its two users, the buddy allocator and the LRU, keep their lists inside the mutex that guards
-/// them.
+/// A frame is in at most one list. A list has no lock: every change takes `&mut self`. Its two
+/// users, the buddy allocator and the LRU, keep their lists inside the mutex that guards them.
 #[derive(Debug, Default)]
 pub(crate) struct FrameList {
     head: u32,
@@ -64,7 +63,7 @@ impl FrameList {
         Some(id)
     }
 
-    /// Removes a frame, which is in this list.
+    /// Removes a frame, which must be in this list.
     pub(crate) fn remove(&mut self, metas: &[Meta], id: FrameId) {
         let links = &metas[id.index()].links;
         // Loads and stores, not swaps, which are locked instructions: no other thread changes these

@@ -1,4 +1,5 @@
-//! The LRU's record of a frame, in one word: its place, and the group on whose lists it is.
+//! The LRU's record of a frame, in one word: the frame's place, and the group on whose lists the
+//! frame is.
 //!
 //! Lists and batches name frames that may have been freed and reused meanwhile, or that may be back
 //! in the same place for another group. A thread that finds a frame in this way reads the word,
@@ -33,8 +34,8 @@ impl Listed {
     }
 
     /// Stores the listing. The caller holds the lock of the lists of the frame's group. If the
-    /// frame was in no place, the caller is the thread that lists it. Release: a thread that sees
-    /// the place sees everything set before.
+    /// frame was in no place, the caller is the thread that lists it. Release: pairs with `load`,
+    /// so that a thread that sees the place also sees everything set before.
     #[inline(always)]
     pub(crate) fn store(&self, Listing { place, group }: Listing) {
         let word = u32::from(group) << GROUP_SHIFT | u32::from(place);

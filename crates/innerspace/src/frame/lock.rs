@@ -7,7 +7,7 @@
 //! **No wake-up is lost.** A waiter holds its queue's mutex. It sets WAITERS *first*, then tries
 //! the bit once, and only then enqueues. All three bits are in one atomic byte, so there are two
 //! cases. If the try comes after the release, it succeeds. If the release comes after WAITERS was
-//! set, the releaser sees WAITERS, locks the queue's mutex and finds the entry.
+//! set, the releaser sees WAITERS, locks the queue's mutex and finds the waiter's entry.
 //!
 //! **Fairness is bounded.** Any thread may take a released lock. But while WAITERS is set every
 //! thread takes it under the queue's mutex, because the compare-exchange of the fast path expects
@@ -15,16 +15,17 @@
 //! the count has reached `patience`, the next thread does not pass but hands the lock over: it
 //! takes the bit for the first waiter, unlinks the waiter and unparks its thread.
 //!
-//! The unlocker does the same when it gets to the queue. If another thread wants the lock before
-//! that, it takes the lock or hands it over, so the lock is not idle meanwhile. So the unlocker
-//! need not look at the queue *before* it releases the lock. With `patience` 0 the order is
-//! strictly first come, first served.
+//! The unlocker, too, hands the lock over if the count has reached `patience` when the unlocker
+//! gets to the queue. A thread that wants the lock before that takes the lock or hands it over, so
+//! the lock is not idle meanwhile. So the unlocker need not look at the queue *before* it releases
+//! the lock. With `patience` 0 the order is strictly first come, first served.
 //!
 //! **A thread that takes the lock, for itself or for the first waiter, wakes none of the waiters
 //! that only want to see the bit clear.** Waking many would take long, with the lock held. The
 //! thread instead notes in the queue, under the mutex, that these waiters have seen the bit clear.
-//! The unlocker that released the lock wakes them. It saw WAITERS, because they had enqueued while
-//! the bit was still set. It has not been to the queue since, or they would no longer be there.
+//! The unlocker that released the lock wakes these waiters. It saw WAITERS, because they had
+//! enqueued while the bit was still set. It has not been to the queue since, or they would no
+//! longer be there.
 //!
 //! **A wake-up is never stale.** The unlocker checks the bit again under the queue's mutex. If the
 //! bit was set again, the next release will see WAITERS and wake the waiters that are not noted as
@@ -65,7 +66,7 @@ const WAITERS: u8 = FlagSet::WAITERS.0;
 const UPTODATE: u8 = FlagSet::UPTODATE.0;
 const ERROR: u8 = FlagSet::ERROR.0;
 
-/// How reading a block from its store ended.
+/// The outcome of reading a block from its store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReadEnd {
     /// The bytes are the store's, so UPTODATE is set.
@@ -225,9 +226,9 @@ impl<'a> FrameLock<'a> {
         self.take_in_turn(queue, None)
     }
 
-    /// Tries once to take the lock, under the queue's mutex. With a ticket, tries for that waiter,
-    /// which must be the first. Without one, tries for a thread that is not in the queue. Such
-    /// threads may pass the first waiter `patience` times.
+    /// Tries once to take the lock, under the queue's mutex. With a ticket, tries for the waiter
+    /// that has it, which must be the first. Without a ticket, tries for a thread that is not in
+    /// the queue. Such threads may pass the first waiter `patience` times.
     fn take_in_turn(&self, queue: &mut Queue, ticket: Option<u64>) -> bool {
         let (key, patience) = (self.key(Bit::Locked), self.waits.patience());
         let may_take = match (queue.head(key), ticket) {
@@ -334,8 +335,8 @@ impl<'a> FrameLock<'a> {
 
     /// Ends the writeback that `set_writeback` began. The caller holds the frame, but not its lock.
     pub(super) fn end_writeback(&self) {
-        // Release: a thread that sees the bit clear may change the bytes, so the store's reads of
-        // them must come before.
+        // Release: pairs with the Acquire of a thread that sees the bit clear. That thread may
+        // change the bytes, so the backing store's reads of them must come before.
         let before = self.byte().fetch_and(!WRITEBACK, Ordering::Release);
         debug_assert!(
             before & WRITEBACK != 0,
@@ -373,8 +374,8 @@ impl<'a> FrameLock<'a> {
         // cleared the bit since. The waiters woken here then also see what that thread did.
         let now = self.byte().load(Ordering::Acquire);
         let shared = if now & bit.flag().0 != 0 {
-            // Another thread has set the bit again. It woke no waiter, and its release will see
-            // WAITERS.
+            // Another thread has set the bit again. That thread woke no waiter, and its release
+            // will see WAITERS.
             queue.take_cleared(key)
         } else {
             let shared = queue.take_shared(key);
@@ -395,8 +396,8 @@ impl<'a> FrameLock<'a> {
         woken.for_each(|sleeper| sleeper.unpark());
     }
 
-    /// Sleeps until the bit was clear at some moment since the call, without setting it. Another
-    /// thread may set the bit again immediately.
+    /// Sleeps until the bit has been clear at some moment since the call. Does not set the bit.
+    /// Another thread may set it again immediately.
     pub(crate) fn wait(&self, bit: Bit, deadline: Option<Instant>) -> WaitEnd {
         order::may_wait(Rank::Block);
         let sleeper = Sleeper::new();
@@ -411,8 +412,8 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// Drops the caller's reference, then waits until the bit is clear. Once `put` was called the
-    /// frame may be freed and reused, so nothing here touches it again.
+    /// Drops the caller's reference, then waits until the bit has been clear at some moment. Once
+    /// `put` has been called the frame may be freed and reused, so nothing here touches it again.
     #[cfg_attr(
         not(test),
         expect(

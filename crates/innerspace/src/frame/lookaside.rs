@@ -6,11 +6,11 @@
 //!
 //! **Words**: each tag has one word, chosen by its lower bits. Tags that differ by a multiple of
 //! the number of words share a word. Consecutive blocks of a file do not share words, as long as
-//! there are no more of them than frames. Of blocks picked at random among many more, up to a third
-//! share a word.
+//! there are no more of these blocks than frames. Of blocks picked at random among many more, up to
+//! a third share a word.
 //!
 //! **Runs**: [`RUN`] consecutive tags share one word of the second table. Blocks that were read one
-//! after the other usually lie in consecutive frames, and then one word has the distance from tag
+//! after the other are usually in consecutive frames, and then one word has the distance from tag
 //! to frame for all of them. This table fits into the processor's caches where the first one does
 //! not. With the first table alone, a thread that copies pages from random places would wait for
 //! each word to be fetched, which takes a sixth of the time of the copy.
@@ -89,12 +89,12 @@ impl Lookaside {
     /// Returns the guess of the tag's word: a frame of the arena, which may hold the block.
     #[inline(always)]
     pub(crate) fn guess(&self, tag: Tag) -> FrameId {
-        // Relaxed: the frame's hold word and its tag decide.
+        // Relaxed: only the frame's hold word and tag decide whether the guess is right.
         FrameId(self.word(tag).load(Ordering::Relaxed))
     }
 
-    /// Returns the guess of the tag's run if there is one, otherwise that of its word. It takes a
-    /// few instructions more than `guess`.
+    /// Returns the guess of the tag's run if there is one, otherwise that of its word. This takes a
+    /// few more instructions than `guess`.
     #[inline(always)]
     pub(crate) fn guess_in_run(&self, tag: Tag) -> FrameId {
         let run = self.run(tag).load(Ordering::Relaxed); // relaxed, as in `guess`

@@ -14,9 +14,9 @@
 //! functions change it after they have changed the marks. UPTODATE stays as long as the block is
 //! cached.
 //!
-//! While the steps run, uses may leave out a mark, until the next mark is removed. The same can
-//! happen if the frame is freed and reused between the two steps of removing a mark. Either case
-//! loses a hint, and nothing more.
+//! While the steps run, uses may leave out a mark, at the longest until the next mark is removed.
+//! This can also happen if the frame is freed and reused while a mark is being removed. In either
+//! case only a hint is lost.
 
 use super::flags::FlagSet;
 use super::meta::{Meta, Uses};
@@ -25,7 +25,7 @@ use super::meta::{Meta, Uses};
 const ALWAYS: FlagSet = FlagSet(FlagSet::UPTODATE.0 | FlagSet::REFERENCED.0);
 
 impl Meta {
-    /// Returns whether a use of this block has no mark to make. The block is then up to date and
+    /// Returns whether a use of this block has no mark to set. The block is then up to date and
     /// referenced, and either active or, with a policy that remembers only second uses, used again.
     #[inline]
     pub(crate) fn is_marked(&self) -> bool {

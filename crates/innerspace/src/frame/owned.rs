@@ -34,7 +34,7 @@ unsafe impl Send for OwnedFrame<'_> {}
 // SAFETY: as above; through a shared reference the bytes are only read.
 unsafe impl Sync for OwnedFrame<'_> {}
 
-/// What is known of the bytes of an owned frame.
+/// Whether the bytes of an owned frame are known to be zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Bytes {
     /// The frame was never written and has the zeros that the host gave.
@@ -68,7 +68,7 @@ impl<'f> OwnedFrame<'f> {
         PAGE_SIZE << self.order
     }
 
-    /// Returns the block's bytes, to be changed.
+    /// Returns the block's bytes for writing.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         self.bytes = Bytes::Unknown;
         // SAFETY: as in `bytes`, at the end of this file; `&mut self` makes this the only slice.
@@ -97,9 +97,9 @@ impl<'f> OwnedFrame<'f> {
         }
     }
 
-    /// Copies as many bytes as this block has from the block at `source`. Other threads may write
-    /// to the source meanwhile. Each aligned word of the copy is then a value that this word of the
-    /// source had.
+    /// Fills this block with the bytes from frame `source` on. Other threads may write to the
+    /// source meanwhile. Each aligned word of the copy is a value that the same word of the source
+    /// had at some moment.
     ///
     /// # Panics
     /// If `source` is this block, or reaches beyond the arena.
@@ -111,8 +111,8 @@ impl<'f> OwnedFrame<'f> {
         unsafe { copy::copy_in(self.bytes_mut(), from) }
     }
 
-    /// Copies as many bytes as this block has from the block at `source`. The source is assumed not
-    /// to change; the caller checks that afterwards.
+    /// Fills this block with the bytes from frame `source` on. Assumes that the source does not
+    /// change; the caller checks that afterwards.
     ///
     /// # Panics
     /// If `source` is this block, or reaches beyond the arena.
@@ -125,8 +125,8 @@ impl<'f> OwnedFrame<'f> {
     }
 
     /// Copies pages into frames, one into each, with stores that bypass the caches, until there are
-    /// no more of either. Returns false, and copies nothing, if bypassing the caches would gain
-    /// nothing.
+    /// no more of either. Returns false, and copies nothing, if bypassing the caches would not be
+    /// faster.
     pub(crate) fn stream_in<'a>(
         frames: impl Iterator<Item = &'a mut OwnedFrame<'f>>,
         pages: &[[u8; PAGE_SIZE]],
@@ -180,12 +180,12 @@ impl<'f> OwnedFrame<'f> {
         self.meta().set_owner(owner);
     }
 
-    /// Sets the position in the owner.
+    /// Sets the block's position in its owner.
     pub(crate) fn set_index(&mut self, index: u64) {
         self.meta().set_index(index);
     }
 
-    /// Sets the group that pays.
+    /// Sets the group to which the frame is charged.
     #[inline(always)]
     pub(crate) fn set_group(&mut self, group: u16) {
         self.meta().set_group(group);
@@ -222,7 +222,7 @@ impl<'f> OwnedFrame<'f> {
     }
 
     /// Makes the frame visible to threads that find its number, with the holds of `initial`. A
-    /// thread that takes a hold sees everything that was set and written before.
+    /// thread that takes a hold sees everything that was set and written before the call.
     #[inline(always)]
     pub(crate) fn publish(self, initial: HoldState) -> FrameId {
         let meta = self.meta();
@@ -250,7 +250,8 @@ impl<'f> OwnedFrame<'f> {
 }
 
 impl Drop for OwnedFrame<'_> {
-    // Inlined, like the drop of a charge (`group::charge`).
+    // Inlined: if the address of the owned frame were taken, its fields would be kept in memory,
+    // and reloaded whenever it moves.
     #[inline(always)]
     fn drop(&mut self) {
         self.frames.free(self.id);

@@ -68,7 +68,8 @@ impl Stack {
         Some(self.get(len))
     }
 
-    /// Takes the `count` frames at the bottom, the coldest, and passes each to `each`.
+    /// Removes up to `count` frames at the bottom, the coldest ones, and passes each of them to
+    /// `each`.
     pub(super) fn take_coldest(&self, count: usize, mut each: impl FnMut(FrameId)) {
         let len = self.len();
         let count = count.min(len);

@@ -69,8 +69,8 @@ impl Tags {
     /// frames have the file's tags, or threads look for them.
     pub(crate) fn of_file(number: u32) -> Tags {
         let number = u64::from(number);
-        // Multiples of an odd number. For consecutive file numbers they differ in the lower bits,
-        // which select a word, and lie far apart.
+        // Start numbers are multiples of an odd number. Those of consecutive file numbers differ in
+        // the lower bits, which select a word, and are far apart.
         let start = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) & ((1 << BLOCK_BITS) - 1);
         let has_tags = number != 0 && number < NOWHERE >> NUMBER_SHIFT;
         Tags {

@@ -1,9 +1,9 @@
 //! The wait table: the waiters for bits of frames.
 //!
-//! There are 256 queues, on cache lines of their own. A hash of the frame chooses the queue. Inside
-//! a queue the waiters are kept by their key (frame, bit). A wake-up therefore reaches only its own
-//! waiters, whatever else is in the queue, and finds them in logarithmic time. The waiters of a key
-//! are ordered by ticket, which is the order of their arrival.
+//! There are 256 queues, each on a cache line of its own. A hash of the frame chooses the queue.
+//! Inside a queue the waiters are kept by their key (frame, bit). A wake-up therefore reaches only
+//! its own waiters, whatever else is in the queue, and finds them in logarithmic time. The waiters
+//! of a key are ordered by ticket, which is the order of their arrival.
 //!
 //! There are two kinds of waiters. An *exclusive* waiter wants to take the lock. It stays queued
 //! until it has the lock or gives up, even while it is awake and tries. So the frame's WAITERS bit
@@ -37,7 +37,7 @@ const QUEUES: usize = 256;
 #[cfg(loom)]
 const QUEUES: usize = 1;
 
-/// The default for how often a waiter may lose the lock to a thread that came later.
+/// The default number of times that a waiter may lose the lock to a thread that came later.
 pub(crate) const DEFAULT_PATIENCE: u32 = 5;
 
 /// A bit of the flags byte for which a thread can wait.
@@ -59,7 +59,7 @@ impl Bit {
     }
 }
 
-/// The key of an entry: the frame and the bit for which it waits.
+/// The key of an entry: the frame, and the bit for which the entry's thread waits.
 pub(super) type Key = (FrameId, Bit);
 
 const SLEEPING: u8 = 0;
@@ -105,8 +105,8 @@ impl Sleeper {
                     }
                     thread::park_timeout(left);
                 }
-                // Under a model checker no time passes. The deadline passes after others had a
-                // chance to run.
+                // Under a model checker no time passes. The deadline passes after other threads had
+                // a chance to run.
                 #[cfg(any(loom, shuttle))]
                 Some(_) => {
                     thread::yield_now();
@@ -207,7 +207,7 @@ impl Queue {
         self.change(key, |waiters| waiters.exclusive.remove(&ticket))
     }
 
-    /// Removes one shared waiter, and returns it. Returns `None` if it was already taken out to be
+    /// Removes one shared waiter, and returns it. Returns `None` if it was already removed to be
     /// woken.
     pub(super) fn remove_shared(&mut self, key: Key, ticket: u64) -> Option<Arc<Sleeper>> {
         self.change(key, |waiters| waiters.shared.remove(&ticket))
@@ -275,7 +275,7 @@ impl WaitTable {
         }
     }
 
-    /// Returns how often a waiter may be overtaken.
+    /// Returns the number of times that a waiter may be overtaken.
     #[inline]
     pub(super) fn patience(&self) -> u32 {
         self.patience
@@ -295,7 +295,7 @@ impl WaitTable {
     }
 
     /// Returns how many times the lock protocol has locked a queue. Uncontended operations never
-    /// do.
+    /// lock one.
     pub(crate) fn visits(&self) -> u64 {
         self.queues.iter().map(|queue| queue.0.lock().visits).sum()
     }

@@ -22,8 +22,8 @@ pub(super) unsafe trait Zeroed: Sync {
     fn zeroed() -> Self;
 }
 
-// SAFETY: it consists of integers in atomics, which all change through `&`. All zeros are the value
-// that `Meta::new` makes.
+// SAFETY: `Meta` consists of integers in atomics, which all change through `&`. All zeros are the
+// value that `Meta::new` makes.
 unsafe impl Zeroed for Meta {
     #[cfg(shuttle)]
     fn zeroed() -> Meta {
@@ -31,7 +31,7 @@ unsafe impl Zeroed for Meta {
     }
 }
 
-// SAFETY: it is an integer in an atomic.
+// SAFETY: an `AtomicU32` is an integer, for which zero is a valid value.
 unsafe impl Zeroed for AtomicU32 {
     #[cfg(shuttle)]
     fn zeroed() -> AtomicU32 {
@@ -85,9 +85,10 @@ impl<T> ZeroedArray<T> {
         }
     }
 
-    /// Gives the memory of elements back to the host, which makes them zeros again. Elements in a
-    /// page that they do not fill stay as they are. No thread may be using these elements. (A
-    /// thread that follows a wrong guess may still read them, and finds the old bytes or zeros.)
+    /// Gives the memory of elements back to the host, which makes them zeros again. Elements in
+    /// pages that the range covers only in part stay as they are. No thread may be using these
+    /// elements. (A thread that follows a wrong guess may still read them, and finds the old bytes
+    /// or zeros.)
     pub(super) fn discard(&self, elements: Range<usize>) {
         let size = size_of::<T>();
         self.memory
