@@ -289,7 +289,7 @@ impl Translator {
     #[inline(always)]
     pub(crate) fn look(&self) -> Look<'_> {
         let visible = self.sections.visible().cast::<Leaves>();
-        // SAFETY: `visible` leads to this translator's own leaves, which are written only through
+        // SAFETY: `visible` points to this translator's own leaves, which are written only through
         // an exclusive borrow of it, or to `EMPTY_LEAVES`: `Translator::new` registers no others.
         let leaves = unsafe { &*visible };
         // No mark is needed, because no leaves are visible while there is mail.
