@@ -36,7 +36,7 @@ impl MappedFile {
         }
     }
 
-    /// Registers a mapper, which the file calls before it takes pages away.
+    /// Registers a mapper, which the file calls to revoke its pages.
     pub(crate) fn add_mapper(&self, mapper: Weak<dyn Mappers>) -> MapperId {
         match self {
             MappedFile::Cached(file) => file.add_mapper(mapper),

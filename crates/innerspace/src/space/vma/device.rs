@@ -21,7 +21,7 @@ use crate::sync::{Arc, OnceLock};
 /// their size; an access across the end of a page is two such runs. If a call is refused, the
 /// stores of earlier calls stay. An atomic load or store is one call too. An atomic
 /// read-modify-write is refused. Several threads may call at the same time. A handler may not use
-/// the space in which it is mapped: see
+/// the space in which its device is mapped: see
 /// [`FaultKind::Reentered`](crate::space::FaultKind::Reentered). A panic of a handler propagates
 /// out of the access that called it.
 pub trait Device: Send + Sync + 'static {

@@ -70,7 +70,7 @@ impl FileRanges {
         FileRanges(RangeTree::new(ledger))
     }
 
-    /// Returns the same ranges. Nodes that this clone creates are counted in `ledger`.
+    /// Returns a clone of the map whose new nodes are counted in `ledger`.
     pub(crate) fn with_ledger(&self, ledger: Arc<Ledger>) -> FileRanges {
         FileRanges(self.0.with_ledger(ledger))
     }

@@ -62,7 +62,7 @@ impl VmaSet {
         }
     }
 
-    /// Returns the same set for another payer: nodes that this clone creates are counted in
+    /// Returns a clone of the set for another payer: new nodes of the clone are counted in
     /// `ledger`.
     pub(crate) fn with_ledger(&self, ledger: Arc<Ledger>) -> VmaSet {
         VmaSet {

@@ -7,7 +7,7 @@
 //! a fork keeps the parent's. A node that only one clone has is changed in place, so a run of
 //! changes copies each node at most once.
 //!
-//! An inner node knows, for each child, where the ranges below it start and end, and one number:
+//! An inner node records, for each child, where the ranges below it start and end, and one number:
 //! the greatest of the gaps between neighbouring ranges and of the ranges' own numbers
 //! ([`Ranged::most`]). A mapping's own number is 0, and so is every gap of the reverse map. So a
 //! free range is found without reading the ranges, and a search skips the children that cannot have
@@ -46,8 +46,8 @@ pub(crate) trait Ranged: Clone {
     /// Returns the end, which is above `start`.
     fn end(&self) -> Self::Key;
 
-    /// Returns a number of the range. [`RangeTree::iter_reaching`] skips subtrees in which every
-    /// range's number is too small.
+    /// Returns a number of the range: in the reverse map, the end of its pages in the file.
+    /// [`RangeTree::iter_reaching`] skips subtrees in which every range's number is too small.
     fn most(&self) -> u64 {
         0
     }
@@ -180,7 +180,7 @@ impl<V: Ranged> RangeTree<V> {
         RangeTree { root: None, ledger }
     }
 
-    /// Returns the same tree. Nodes that this clone creates are counted in `ledger`.
+    /// Returns a clone of the tree whose new nodes are counted in `ledger`.
     pub(crate) fn with_ledger(&self, ledger: Arc<Ledger>) -> RangeTree<V> {
         RangeTree {
             ledger,
@@ -376,7 +376,7 @@ impl<V: Ranged> Node<V> {
     }
 }
 
-/// Iterates over ranges in order, as [`RangeTree::iter_reaching`] describes.
+/// An iterator over ranges in order; see [`RangeTree::iter_reaching`].
 pub(crate) struct Iter<'a, V: Ranged> {
     /// For each level above the leaf, the children still to visit.
     above: ArrayVec<std::slice::Iter<'a, Child<V>>, MAX_TREE_DEPTH>,
