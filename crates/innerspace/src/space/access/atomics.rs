@@ -14,8 +14,8 @@ use crate::space::core::fault::{AccessKind, Fault, FaultKind};
 use crate::space::tlb::page::Page;
 use crate::sys::copy::{AtomicScalar, Modify};
 
-/// Panics if an atomic load would panic because of its order. Called before the section is opened,
-/// because a panic inside would leave it open.
+/// Panics if an atomic load with this order would panic. Called before the section is opened,
+/// because a panic inside would leave the section open.
 #[inline(always)]
 fn check_load(order: Ordering) {
     let releases = matches!(order, Ordering::Release | Ordering::AcqRel);
@@ -25,7 +25,7 @@ fn check_load(order: Ordering) {
     );
 }
 
-/// Panics if an atomic store would panic because of its order.
+/// Panics if an atomic store with this order would panic.
 #[inline(always)]
 fn check_store(order: Ordering) {
     let acquires = matches!(order, Ordering::Acquire | Ordering::AcqRel);

@@ -128,8 +128,9 @@ impl Core {
         Ok(order)
     }
 
-    /// Copies inside the space. The copy goes through a buffer of one page, so that it makes
-    /// progress even if one of the two pages is removed in between.
+    /// Copies `len` bytes from `from` to `to` inside the space. The bytes go through a buffer of
+    /// one page, so that the copy makes progress even if one of the two pages is removed in
+    /// between.
     pub(crate) fn copy<S: Sectioned>(
         &mut self,
         to: VirtAddr,

@@ -1,11 +1,11 @@
 //! The two forms of an access: one that may wait, and one that never does.
 //!
 //! An access is written once, generic over a [`Sectioned`](super::single::Sectioned) that says how
-//! it opens its section and whether it may wait. [`forms!`] gives it its two public names: `load`,
-//! for example, and `try_load`, which fails with
-//! [`FaultKind::WouldBlock`](crate::space::FaultKind::WouldBlock). A hit is the same code in both.
-//! On a miss both take the same steps (`fault`), and `try_load` ends where a step would have to
-//! sleep.
+//! it opens its section and whether it may wait. [`forms!`] gives the access its two public names:
+//! `load`, for example, and `try_load`, which fails with
+//! [`FaultKind::WouldBlock`](crate::space::FaultKind::WouldBlock). A hit runs the same code in
+//! both. On a miss both take the same steps (`fault`), and `try_load` ends where a step would have
+//! to sleep.
 
 use crate::cache::Wait;
 

@@ -1,8 +1,8 @@
-//! The addresses that a hit reads, for programs that generate code: with these, a hit of the
-//! generated code needs no call. Available with the feature `layout`.
+//! The addresses that a hit reads, for programs that generate code: with these addresses, a hit of
+//! the generated code needs no call. Available with the feature `layout`.
 //!
-//! The struct contains only addresses and numbers. [`TranslationLayout`] lists the duties of code
-//! that reads through them.
+//! [`TranslationLayout`] contains only addresses and numbers, and lists the duties of code that
+//! reads through them.
 
 use std::mem::offset_of;
 
@@ -82,7 +82,7 @@ pub struct TranslationLayout {
     /// The address of a word that contains the address of the current tags. Any thread may write
     /// this word.
     pub current: *const *const u64,
-    /// The address that the word contains while there is no request to this accessor.
+    /// The address in the word at `current` while there is no request to this accessor.
     pub tags: *const u64,
     /// For each of the [`LEAVES`](Self::LEAVES) tags, the address that the word of page 0 would
     /// have if the leaf's words extended below their start. If [`COALESCED`](Self::COALESCED) is
@@ -109,8 +109,8 @@ impl TranslationLayout {
     pub const READ_TAGS: usize = offset_of!(Tags, read);
     /// The offset in bytes, from the start of the tags, of the tags for stores.
     pub const WRITE_TAGS: usize = offset_of!(Tags, write);
-    /// A bit in an element of `words`: the element is for the bytes of the pages, which are
-    /// contiguous, and not for their words.
+    /// A bit in an element of `words`. If it is set, the element is an address of the pages' bytes,
+    /// which are contiguous, and not of their words.
     pub const COALESCED: usize = place::COALESCED;
     /// A bit of a leaf's word: the page may be loaded from.
     pub const VALID_READ: u64 = pte::VALID_R;

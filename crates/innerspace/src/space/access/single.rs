@@ -39,7 +39,7 @@ pub(crate) struct Core {
     pub(crate) space: Arc<SpaceInner>,
     /// The mappings found last.
     pub(crate) vmas: VmaCache,
-    /// The accessor's place in the space's list.
+    /// The accessor's place in the space's list of accessors.
     ticket: Ticket,
     /// The fault of the last access that failed.
     fault: Fault,
@@ -111,9 +111,9 @@ impl<M: Mode> Sectioned for Single<M> {
     }
 }
 
-/// A part of an access that may call a store or a device, from `pause` to `resume`. It ends when
-/// this is dropped, because such a call may panic, and a program that catches the panic may go on
-/// with its session.
+/// A part of an access that may call a store or a device, from `pause` to `resume`. The part ends
+/// when this value is dropped, because such a call may panic, and a program that catches the panic
+/// may go on with its session.
 pub(crate) struct Paused<'core, S: Sectioned> {
     pub(crate) core: &'core mut Core,
     mode: PhantomData<S>,
@@ -305,7 +305,7 @@ impl Core {
     fn find_page(&mut self, at: VirtAddr, what: What, wait: Wait) -> Option<Page> {
         loop {
             // If the gate is closed, the remembered leaves may still be right, but the pages that
-            // they lead to are being changed. Then the fault waits for the gate.
+            // they lead to are being changed. In that case the fault below waits for the gate.
             if self.ensure_leaf(at.0)
                 && let Some(page) = self.hit_and_sample(at, what)
             {

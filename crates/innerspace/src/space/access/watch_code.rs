@@ -76,7 +76,7 @@ impl Accessor {
         space.end_writes(std::iter::once(page..page + 1));
         failpoint!(WritesEnded);
         if let Some((file, number)) = &file {
-            // No session is waited for: a session uses only mappings that it has faulted in.
+            // Sessions are not waited for: they use only mappings that they have faulted in.
             domain.synchronize_with(|_| false);
             file.mappers().revoke(*number..number + 1, Revoke::Write);
         }
