@@ -77,8 +77,8 @@ impl Space {
     }
 
     /// Unmaps `len` bytes (rounded up to whole pages) at `at`. Parts that are not mapped are
-    /// skipped. Once this has returned, no access reads or writes the old pages; dirty shared pages
-    /// stay in their file. One exception: if an access has begun a call to a
+    /// skipped. Once this call has returned, no access reads or writes the old pages; dirty shared
+    /// pages stay in their file. One exception: if an access has begun a call to a
     /// [`Device`](crate::space::Device), or on a file with
     /// [`OnShrink::Error`](crate::dax::OnShrink::Error), the call may still be under way, and that
     /// access then succeeds. Such calls are not waited for, because a handler may take as long as
@@ -101,7 +101,7 @@ impl Space {
     /// that the change would have refused, so the device can be torn down.
     ///
     /// Calls that begin later are not waited for. If a handler never returns, or waits for the
-    /// caller, this does not return either.
+    /// caller, this call does not return either.
     ///
     /// ```
     /// # use innerspace::{MIB, Map, Memory, space::{Device, DeviceError}};
@@ -148,7 +148,7 @@ impl Space {
         Ok(())
     }
 
-    /// Sets the protection of `len` bytes (rounded up to whole pages) at `at`. Once this has
+    /// Sets the protection of `len` bytes (rounded up to whole pages) at `at`. Once this call has
     /// returned, no access does anything that is now forbidden.
     ///
     /// # Errors
@@ -209,7 +209,7 @@ impl Space {
     /// the content that a mapping of that length would have there.
     ///
     /// A call that shrinks unmaps the end; the old range may then cover several mappings. A call
-    /// that keeps length and address changes nothing. In all other cases the old range has to be in
+    /// that keeps length and address changes nothing. In all other cases the old range must be in
     /// one mapping.
     ///
     /// ```

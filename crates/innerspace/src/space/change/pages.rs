@@ -221,7 +221,8 @@ impl Space {
     ///
     /// The call waits for an accessor no longer than for its current access, and takes time in
     /// proportion to the pages in the result. The first store to each page after a call costs a
-    /// short fault. 128 separate runs of such pages cost a page of memory until they are taken.
+    /// short fault. The record of these pages costs a page of memory for 128 separate runs of them,
+    /// until they are taken.
     ///
     /// ```
     /// use innerspace::{MIB, Map, Memory};
@@ -246,9 +247,9 @@ impl Space {
 }
 
 impl Accessor {
-    /// Makes files read ahead the parts that `len` bytes at `at` map. The address and length need
-    /// no alignment. This is only a hint: pages that are not mapped, or for which there is no
-    /// memory, are skipped.
+    /// Reads ahead the parts of files that are mapped in the `len` bytes at `at`. The address and
+    /// length need no alignment. This is only a hint: pages that are not mapped, or for which there
+    /// is no memory, are skipped.
     ///
     /// # Errors
     /// [`SpaceError::File`] if reading fails.

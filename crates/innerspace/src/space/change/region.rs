@@ -80,9 +80,9 @@ impl Region {
         }
     }
 
-    /// Returns two lengths, in bytes of whole pages, that follow from the space's mappings: the
-    /// region's, and that of the part of its range that was not unmapped. The difference is the
-    /// reserve that is left.
+    /// Returns the region's length, and the length of its range up to the first part that was
+    /// unmapped, both in bytes of whole pages. The space's mappings decide both; the difference is
+    /// the reserve that is left.
     fn pages(&self) -> (u64, u64) {
         let range = self.start.0..self.start.0 + self.most;
         self.space.0.inside(|vmas| {

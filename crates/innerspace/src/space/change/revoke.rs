@@ -1,4 +1,4 @@
-//! The reverse way, from a file's pages to the words that map them, for eviction, truncation,
+//! The reverse direction, from a file's pages to the words that map them, for eviction, truncation,
 //! writeback and aging.
 //!
 //! There is one mapper for each pair of space and file. It looks up the space's mappings of the
