@@ -62,7 +62,8 @@ impl Space {
     /// # Errors
     /// As [`Space::fork`]; [`SpaceError::OtherMemorysGroup`].
     pub fn fork_in(&self, group: &Group) -> Result<Space, SpaceError> {
-        // This may be a snapshot: an accessor of a snapshot gives out the snapshot's space.
+        // This may be a snapshot's space, which the snapshot's accessors give out
+        // ([`Accessor::space`]).
         let born_of = self.0.is_frozen().then_some(self.0.id);
         fork::copy(&self.0, group, Role::Live { born_of })
     }
