@@ -1,4 +1,4 @@
-//! Structural changes of the slots of a range.
+//! Structural changes to the slots of a range.
 
 use std::convert::Infallible;
 use std::ops::Range;

@@ -111,7 +111,7 @@ impl Nodes<'_> {
         Some(shadow)
     }
 
-    /// Releases the pages that a leaf without parents keeps for nothing: file pages, since revokers
+    /// Releases the pages that a leaf without parents keeps needlessly: file pages, since revokers
     /// do not reach them here; and anonymous pages, owned or borrowed, that the leaf's only
     /// borrower does not borrow. The caller counts as a borrower.
     pub(crate) fn prune(self, leaf: FrameId) {
@@ -164,7 +164,7 @@ impl Nodes<'_> {
         }
     }
 
-    /// Returns the same operations, except that pages which they retire wait for the sessions of
+    /// Returns the same operations, except that pages that they retire wait for the sessions of
     /// every space. The leaf that borrows may belong to another space, whose sessions may be using
     /// the pages.
     fn of_any_space(self) -> Self {
@@ -207,7 +207,7 @@ impl Nodes<'_> {
         }
         failpoint!(Collapsed);
         self.borrow_from_next(leaf, shadow, borrower);
-        // The shadow still names the next one, for a thread that is walking through it.
+        // The shadow still names the next shadow, for a thread that is walking through it.
         let dropped = counts.unmap_both();
         failpoint!(Uncounted);
         assert_eq!(
