@@ -21,8 +21,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, OnceLock, Rank, RwLock, RwLockReadGuard, Weak};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE, PageCount};
 
-/// The bytes that one range takes in the set of dirty ranges: nodes have room for 11 and are two
-/// thirds full.
+/// The heap bytes of one range in the set of dirty ranges. A node has room for 11 ranges, and is
+/// two thirds full.
 const DIRTY_RANGE_BYTES: u64 = 16;
 
 /// The largest size of a file in bytes, on any device.
@@ -37,8 +37,7 @@ pub enum HoleWrites {
     OnePage,
     /// An aligned hole of 2 MiB as a whole, if the device has 2 MiB free in one piece: for a store
     /// through a mapping of all of the hole, and for a write by call to all of it. Other writes
-    /// allocate page by page, and so do writes by call to a file that is guarded against being cut
-    /// (`OnShrink`).
+    /// allocate page by page, and so do writes by call to a file with [`OnShrink::Error`].
     Large,
 }
 
@@ -102,16 +101,16 @@ pub(crate) struct DaxCore {
     pub(super) appending: Mutex<()>,
     /// Serialises changes of the length by writes.
     pub(super) growth: Mutex<()>,
-    /// The number of ranges in `cut`, which are being cut out and where faults wait. It can be read
-    /// without the mutex of `cut`.
+    /// The number of ranges in `cut`. They are being cut out, and faults in them wait. The number
+    /// can be read without the mutex of `cut`.
     pub(super) cuts: AtomicU64,
     pub(super) cut: Mutex<Vec<Range<u64>>>,
     /// Serialises syncs, so that none returns before the flush on which it relies is done.
     pub(super) syncing: Mutex<()>,
     /// Failures to make stores durable. Each is reported once to each handle.
     pub(super) errors: ErrorSequence<DaxError>,
-    /// The number of times that the host has failed to write since it was last told of all that is
-    /// dirty. Unless this is 0, the host may consider dirty pages clean.
+    /// The number of times that the host has failed to write since it was last made to consider all
+    /// dirty pages changed. Unless this is 0, the host may consider dirty pages clean.
     pub(super) host_forgot: AtomicU64,
     /// The ranges in which an entry may be dirty.
     pub(super) dirty: DirtyRanges,
@@ -121,7 +120,8 @@ pub(crate) struct DaxCore {
     pub(super) counts: Counts,
     /// Dropped with the file: its place in the table of open files, and the charge for its heap.
     ending: OnceLock<Box<dyn Send + Sync>>,
-    /// Dropped last of the fields. A thread that opens the host file again waits for that.
+    /// Dropped last of the fields. A thread that opens the host file again waits until this is
+    /// dropped.
     closed: Arc<()>,
 }
 
@@ -169,7 +169,7 @@ impl DaxCore {
         Arc::downgrade(&self.closed)
     }
 
-    /// Returns the group that pays for the file.
+    /// Returns the group to which the file is charged.
     pub(crate) fn group(&self) -> &Group {
         self.entries.group()
     }
@@ -377,7 +377,8 @@ impl DaxCore {
         drop(self.layout.read());
     }
 
-    /// Locks the entry that covers a page, once the page is not being cut out.
+    /// Locks the entry that covers a page. Waits while the page is being cut out, if `wait` allows
+    /// it.
     pub(super) fn lock_page(
         &self,
         page: u64,
@@ -408,8 +409,8 @@ impl DaxCore {
         }
     }
 
-    /// Locks the entry that covers a page, whatever the file's length. A large hole in the way of a
-    /// write is replaced by a node of pages, after a grace period.
+    /// Locks the entry that covers a page, whatever the file's length. For a write, replaces a
+    /// large hole by a node of pages, after a grace period.
     pub(super) fn lock_for(
         &self,
         page: u64,

@@ -113,7 +113,7 @@ impl Entry {
         self.0 & DIRTY != 0
     }
 
-    /// Returns the same block, with stores to sync.
+    /// Returns the same entry, marked dirty: its block has stores to sync.
     ///
     /// # Panics
     /// Panics if the entry is not a block.
@@ -125,7 +125,7 @@ impl Entry {
         Entry(self.0 | DIRTY)
     }
 
-    /// Returns the same entry, with nothing to sync.
+    /// Returns the same entry, marked clean: it has nothing to sync.
     pub(crate) fn clean(self) -> Entry {
         Entry(self.0 & !DIRTY)
     }
@@ -208,8 +208,8 @@ impl SharedWord for raw::AtomicU64 {
     }
 }
 
-/// Loom treats SeqCst accesses as AcqRel, but SeqCst fences exactly. A fence with each access
-/// stands for what SeqCst means among these words.
+/// Loom treats SeqCst accesses as AcqRel, but models SeqCst fences exactly. So each access has a
+/// fence, which orders the accesses to these words as SeqCst does.
 #[cfg(loom)]
 impl SharedWord for crate::sync::atomic::AtomicU64 {
     fn load(&self) -> u64 {

@@ -64,7 +64,7 @@ pub enum PinHolder {
     /// The calling thread made the pin, so it would wait for itself. A pin that was handed to
     /// another thread still counts as made by the first.
     ThisThread,
-    /// Another thread or a task made the pin, and did not unpin in time.
+    /// Another thread or a task made the pin, and the pin was not dropped in time.
     Other,
 }
 
@@ -151,7 +151,7 @@ pub enum DaxError {
         now: u64,
         /// The host file's length before.
         was: u64,
-        /// Since when that length was known.
+        /// When the length before was learned.
         since: KnownSince,
     },
     /// The range is pinned and cannot be removed. Nothing was changed.
@@ -163,7 +163,7 @@ pub enum DaxError {
         range: Range<u64>,
         /// The operation that was to remove it.
         what: DaxAction,
-        /// The thread that has pinned it.
+        /// The thread that has pinned the range.
         holder: PinHolder,
     },
     /// This memory has the host file open already, in a different way.

@@ -285,8 +285,8 @@ impl DaxCore {
         Ok((block, before != dirty))
     }
 
-    /// Returns whether [`DaxCore::put_block`] waits for nothing at such an entry: neither for the
-    /// host nor for the readers of a hole. `ready` is the result of [`DaxCore::is_storable`].
+    /// Returns whether [`DaxCore::put_block`] waits for nothing at this entry: neither for the host
+    /// nor for the readers of a hole. `ready` is the result of [`DaxCore::is_storable`].
     fn is_put_nonblocking(&self, entry: Entry, ready: bool) -> bool {
         match entry.content() {
             Content::Block(_) => ready || self.parts.device.durability() == Durability::Lines,
@@ -361,9 +361,9 @@ impl DaxCore {
     }
 
     /// Locks all of the page's 2 MiB as one entry: a block, which is dirty if the access writes, or
-    /// a hole to read. Returns `None` if single pages have to be used instead. The range must not
-    /// go past the page that `end` returns. May wait for a cut; a caller that shares `layout` never
-    /// does, because no cut is under way then.
+    /// a hole to read. Returns `None` if single pages have to be used instead, for example because
+    /// the range goes past the page that `end` returns. May wait for a cut; a caller that shares
+    /// `layout` never does, because no cut is under way then.
     pub(super) fn lock_large(
         &self,
         page: u64,
@@ -462,9 +462,9 @@ impl DaxCore {
         blocks
     }
 
-    /// Locks the entries of the pages that follow `page`, up to the first that is not `wanted`.
-    /// They are before `end`, in the file and in the range that contains `page`. With `page` itself
-    /// they are at most `most`. Never waits for a locked entry.
+    /// Locks the entries of the pages that follow `page`, up to the first that is not `wanted`. All
+    /// of these pages are before `end`, in the file and in the range that contains `page`. Together
+    /// with `page` itself there are at most `most`. Never waits for a locked entry.
     fn lock_behind(
         &self,
         page: u64,

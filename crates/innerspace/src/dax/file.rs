@@ -32,8 +32,8 @@ const PIN_BYTES: usize = 56;
 /// The bytes of one stripe.
 const STRIPE_BYTES: usize = 128;
 
-/// The other bytes that an open file has on the heap: counts of its `Arc`s, its name, its place in
-/// the table of open files.
+/// The other bytes that an open file has on the heap: the reference counts of its `Arc`s, its name,
+/// its place in the table of open files.
 const OTHER_BYTES: usize = 160;
 
 /// A file whose bytes are directly addressable, without a page cache. A clone refers to the same
@@ -67,7 +67,7 @@ const OTHER_BYTES: usize = 160;
 #[derive(Clone, Debug)]
 pub struct DaxFile(Arc<Handle>);
 
-/// One handle's own state; its clones share it.
+/// The state of one handle, which the handle's clones share.
 #[derive(Debug)]
 struct Handle {
     core: Arc<DaxCore>,
@@ -77,8 +77,8 @@ struct Handle {
     _ending: Ending,
 }
 
-/// When the file is dropped, does the work that is left for its memory, if the program has dropped
-/// the memory before.
+/// A guard that does the memory's remaining work when it is dropped, if the program has already
+/// dropped the memory.
 #[derive(Debug)]
 struct Ending(Arc<Cache>);
 
@@ -195,7 +195,7 @@ impl DaxFile {
         }
     }
 
-    /// Returns the group that pays for the file's entries.
+    /// Returns the group to which the file's entries are charged.
     pub fn group(&self) -> &Group {
         self.0.core.group()
     }
@@ -290,8 +290,8 @@ impl DaxFile {
     }
 
     /// Shortens or lengthens the file; new bytes are a hole. Once this has returned, no access
-    /// reads or writes pages that were cut off. Waits up to ten seconds for pins there; in a
-    /// [`Task`](crate::Task) it does not wait.
+    /// reads or writes pages that were cut off. Waits up to ten seconds for pins of bytes that are
+    /// cut off; in a [`Task`](crate::Task) it does not wait.
     ///
     /// There is no `try_` form: a cut waits until no access uses the pages it removes, and any
     /// change of a host file's length is a call to the host.
@@ -421,8 +421,9 @@ impl DaxFile {
             true => 0..0, // an empty range has no page, wherever it is
             false => bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64),
         };
-        // The pin is registered first: a sync that looks for pins after this leaves the pages
-        // dirty, and a sync that looked before has locked the entries.
+        // The pin is registered first. A sync that looks for pins later leaves the pages dirty. A
+        // sync that looked earlier has the entries locked, and this thread makes them dirty again
+        // after it.
         let mut pin = DaxPin {
             id: core.pins.add(pages.clone()),
             file: core.clone(),
@@ -532,7 +533,7 @@ impl DaxPin {
 
 impl Drop for DaxPin {
     fn drop(&mut self) {
-        // Stores since the last sync of these pages are still dirty, because a sync leaves pinned
+        // Pages that were stored to through the pin are still dirty, because a sync leaves pinned
         // pages dirty.
         self.file.pins.remove(self.id);
     }

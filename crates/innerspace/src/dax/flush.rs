@@ -2,15 +2,15 @@
 //!
 //! For each dirty entry: lock it, revoke write validity, wait for a grace period, flush its cache
 //! lines, fence, mark it clean, unlock. The entries of a 2 MiB range are locked together, so that
-//! one grace period serves all of them and, if the host writes, one request to it. A later store
-//! faults again, waits for the entry, and makes it dirty again. A pinned page stays dirty, because
-//! foreign code may store to it at any time.
+//! one grace period serves all of them. If the host writes, one request serves them, too. A later
+//! store faults again, waits for the entry, and makes it dirty again. A pinned page stays dirty,
+//! because foreign code may store to it at any time.
 //!
 //! **Pins** are looked up between the lock and the flush. Stores through a pin that ended before
 //! that are flushed. A pin that is found keeps its pages dirty even if it ends during the flush,
 //! because the flush may have missed its last store. A pin that is not found is registered later,
-//! and a pin is registered before it locks its entries (`pin`): so it waits until this sync
-//! unlocks them, and makes them dirty again.
+//! and a pin is registered before its entries are locked (`pin`). So the pinning thread waits until
+//! this sync unlocks the entries, and makes them dirty again.
 //!
 //! **When the host fails.** The host reports a failed write once, no matter whose page it was, and
 //! considers the page clean from then on: asked again, it would write nothing and report success.
@@ -57,7 +57,7 @@ impl DaxCore {
                 is_clean &= self.flush(batch, &mut cleaned)?;
                 Ok(())
             });
-            // Something of the range may still be dirty: its other part, pinned pages, and blocks
+            // Pages of the range may still be dirty: those outside `part`, pinned pages, and blocks
             // that could not be flushed.
             if !is_clean || flushed.is_err() {
                 self.note_dirty(range);
@@ -73,7 +73,7 @@ impl DaxCore {
             return Ok(());
         }
         self.make_dirty_again(cleaned);
-        // If this fails, the next sync begins with it.
+        // If this fails, the next sync repeats it first.
         let _ = self.remind_host();
         match first_error.or_else(|| self.errors.latest()) {
             Some(error) => Err(error),
@@ -173,8 +173,8 @@ impl DaxCore {
         }
     }
 
-    /// Makes the host consider every dirty block of the file changed, if the host may have
-    /// forgotten that one is. The caller holds `syncing`.
+    /// Makes the host consider every dirty block of the file changed, if the host may consider one
+    /// of them clean. The caller holds `syncing`.
     fn remind_host(&self) -> io::Result<()> {
         let failures = self.host_forgot.load(Ordering::SeqCst);
         if failures == 0 {
@@ -230,9 +230,9 @@ impl DaxCore {
         Ok(())
     }
 
-    /// Does the same as [`DaxCore::touch`] on an old system, page by page. If another process cuts
-    /// the file between the check of a page and the write to it, the write raises a signal; in a
-    /// guarded file, it brings one byte of the page back.
+    /// Does the same as [`DaxCore::touch`], page by page, on a system that cannot touch a range. If
+    /// another process cuts the file between the check of a page and the write to it, the write
+    /// raises a signal. In a guarded file, the write brings one byte of the page back.
     fn touch_each(&self, pages: Range<u64>, block: u64) -> io::Result<()> {
         let pinned = self.pins.in_range(&pages);
         for (page, block) in pages.zip(block..) {

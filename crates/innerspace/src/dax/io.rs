@@ -65,7 +65,7 @@ impl DaxCore {
             let extent = match wait {
                 Wait::Yes => self.look_up_extent(page, wanted, at)?,
                 Wait::No => {
-                    // Each access to a guarded file is a call to the host.
+                    // Each access to a guarded file is a call to the host, which may wait.
                     let known = match self.is_guarded() {
                         true => None,
                         false => self.parts.extents.known(page, wanted),
@@ -95,8 +95,8 @@ impl DaxCore {
     }
 
     /// Returns the extent at a page where the extent map reports a hole of `pages` pages. A host
-    /// may report a hole for a block that was never stored to, and it is not asked again after a
-    /// store.
+    /// may report a hole for a block that was never stored to, and the host is not asked again
+    /// after a store.
     fn hole_or_block(&self, page: u64, pages: u64) -> Extent {
         let is_block = |entry: Entry, _| matches!(entry.content(), Content::Block(_));
         let next = self.entries.next(page, page + pages, is_block);
@@ -132,7 +132,7 @@ impl DaxCore {
             let (_layout, _holding) = (self.layout.read(), FileLocked::begin());
             self.write_pages(buf, offset, end, Wait::Yes)
         });
-        // Blocks past the end are freed.
+        // If not all bytes were written, blocks past the file's end are freed.
         if !matches!(written, Ok(done) if done == buf.len()) {
             self.give_back_past_end(end)?;
         }
@@ -165,7 +165,7 @@ impl DaxCore {
         });
         let appended = appended.and_then(|offset| failed.map_or(Ok(offset), Err));
         if let (Err(_), Some(end)) = (&appended, end) {
-            // Blocks past the end are freed.
+            // If the append failed, blocks past the file's end are freed.
             self.give_back_past_end(end)?;
         }
         appended
@@ -183,7 +183,7 @@ impl DaxCore {
         let _holding = FileLocked::begin();
         let end = end.min(self.size());
         match end.checked_sub(offset) {
-            // Each access to a guarded file is a call to the host.
+            // Each access to a guarded file is a call to the host, which may wait.
             Some(len @ 1..) if !self.is_guarded() => {
                 self.write_pages(&buf[..len as usize], offset, end, Wait::No)
             }
@@ -199,7 +199,7 @@ impl DaxCore {
     }
 
     /// Writes `buf`, up to the first error. Returns the number of bytes written, or the error if
-    /// there are none. The caller shares `layout`. With [`Wait::No`], `end` must be inside the
+    /// none were written. The caller shares `layout`. With [`Wait::No`], `end` must be inside the
     /// file.
     fn write_pages(
         &self,
@@ -230,9 +230,9 @@ impl DaxCore {
         Ok(done)
     }
 
-    /// Writes all of 2 MiB, if `bytes` cover them and they are one block or become one. If not,
-    /// writes to the next few pages, all in one range of 2 MiB. Returns the number of bytes
-    /// written.
+    /// If `bytes` cover an aligned range of 2 MiB that is one block or becomes one, writes all of
+    /// that range. Otherwise writes to the next few pages, all in one range of 2 MiB. Returns the
+    /// number of bytes written.
     ///
     /// The entries of these pages are locked together, by one descent. So no atomic operation,
     /// which would wait for the stores before it, comes between the copies.
@@ -299,7 +299,7 @@ impl DaxCore {
             .peekable();
         let mut left = bytes;
         while let Some((page, inside, part)) = parts.next() {
-            // The processor fetches ahead by itself, but not past the end of a page.
+            // The processor's own prefetching ends at the end of a page.
             if let Some((next, ..)) = parts.peek() {
                 self.parts.device.prefetch_page(next * PAGE);
             }
@@ -402,7 +402,7 @@ impl DaxCore {
         self.clear(size..size.next_multiple_of(PAGE))
     }
 
-    // Accesses of guarded mappings.
+    // Accesses through guarded mappings.
 
     /// Loads bytes of a page; bytes past the file's end are zeros.
     pub(crate) fn load_guarded(&self, to: &mut [u8], offset: u64) -> Result<(), DaxError> {

@@ -7,7 +7,7 @@
 //! block: [`Durability`] says which of the two.
 //!
 //! - `device`: bytes at an address: memory, sealed files in memory, host files; flushing them
-//! - `extents`: from a page of a file to a page of a device: in place over a sparse host file, or
+//! - `extents`: maps pages of a file to pages of a device: in place over a sparse host file, or
 //!   scattered over memory
 //! - `entry`, `waits`, `grab`: the word of an entry; its waiters; locking it in place
 //! - `entries`: a file's entries, in nodes of the arena
@@ -26,25 +26,25 @@
 //! An entry covers a page, or 2 MiB. It is locked in place while it is changed. A fault keeps it
 //! locked from the lookup until the page table has been filled. State, event, and new state:
 //!
-//! - absent or empty, a read fault: zero, or a clean block; the page table is filled before the
+//! - absent or empty, on a read fault: zero, or a clean block; the page table is filled before the
 //!   unlock
-//! - absent, empty or zero, a store, write call or pin: a dirty block; from zero, translations are
-//!   revoked everywhere and a grace period passes first
-//! - clean block, a store, write call or pin: a dirty block
-//! - large zero, a store to one page: absent, with a node of pages; as from zero, and the leaf of
-//!   zeros is unlinked
-//! - dirty block, a sync: a clean block; write validity is revoked, a grace period passes, the
+//! - absent, empty or zero, on a store, write call or pin: a dirty block; from zero, translations
+//!   are revoked everywhere and a grace period passes first
+//! - clean block, on a store, write call or pin: a dirty block
+//! - large zero, on a store to one page: absent, with a node of pages; translations are revoked as
+//!   from zero, and the leaf of zeros is unlinked
+//! - dirty block, on a sync: a clean block; write validity is revoked, a grace period passes, the
 //!   lines are flushed, and a fence follows
-//! - any, truncate or punch: absent; translations are revoked, a grace period passes, and the block
-//!   is freed
+//! - any, on a truncate or punch: absent; translations are revoked, a grace period passes, and the
+//!   block is freed
 //!
 //! **Locking.** The file's `appending` > `layout` (shared: calls that read and write; exclusive:
-//! cuts) > `syncing`, `growth` > entries, in the order of their pages > the innermost locks: of the
-//! wait queues, the extent map, the device's free list and the set of dirty ranges. A fault takes
-//! no lock but its entry's; `cut` says how a fault and a cut see each other. Faults in different
-//! ranges of 2 MiB share hardly any written data: the extent map and the set of dirty ranges are
-//! striped by range, counts and the free list by thread (`stripes`, `extents`), and each accessor
-//! has a count of its own on the open file (`reference`).
+//! cuts) > `syncing`, `growth` > entries, in the order of their pages > the innermost locks: those
+//! of the wait queues, the extent map, the device's free list and the set of dirty ranges. A fault
+//! takes no lock but its entry's; `cut` says how a fault and a cut see each other. Faults in
+//! different ranges of 2 MiB share hardly any written data: the extent map and the set of dirty
+//! ranges are striped by range, counts and the free list by thread (`stripes`, `extents`), and each
+//! accessor has a count of its own on the open file (`reference`).
 //!
 //! **Blocking is a choice**, as in `space`: reads, writes and pins by call have `try_` forms. These
 //! are the same code with `Wait::No`, which never waits for a lock, uses only
@@ -56,7 +56,7 @@
 //! files; the facade opens them.
 //!
 //! **A host file that another process truncates** while it is mapped loses bytes, and the next
-//! access to them is a SIGBUS, as in any mapping that the kernel makes: see `open`. With
+//! access to them raises SIGBUS, as in any mapping that the kernel makes: see `open`. With
 //! [`OnShrink::Error`] the access is an error, at the price of a system call for each access. A
 //! full disk is an error, or a signal in the few cases that `extents::identity` names.
 

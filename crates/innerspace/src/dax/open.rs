@@ -77,7 +77,7 @@ impl HostFile {
     /// Reads all of `buf` by a call to the host.
     ///
     /// # Errors
-    /// `UnexpectedEof` if the file ends before.
+    /// `UnexpectedEof` if the file ends before the last of these bytes.
     pub(crate) fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         transfer(buf.len(), io::ErrorKind::UnexpectedEof, |done| {
             let at = offset + done as u64;
@@ -109,8 +109,9 @@ impl HostFile {
             self.file.set_len(len)
         });
         if resized.is_err() {
-            // The direct file keeps its length. If another process has cut the host's file, the
-            // part that is gone must be found missing, or a store there would raise a signal.
+            // The direct-access file keeps its length, and so does `len`. If another process has
+            // cut the host's file, the missing part must be noticed, or a store there would raise a
+            // signal.
             self.len.grew_to(before);
         }
         resized

@@ -28,7 +28,8 @@ pub(super) fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
 }
 
 impl Pins {
-    /// Adds a pin. It is the calling thread's own, unless it is made in a task.
+    /// Adds a pin, and returns its number. The pin belongs to the calling thread, unless it is made
+    /// in a task.
     pub(super) fn add(&self, pages: Range<u64>) -> u64 {
         let thread = (!is_in_task()).then(|| thread::current().id());
         let mut state = self.state.lock();

@@ -3,7 +3,7 @@
 //!
 //! A `try_` form is the call itself with [`Wait::No`]: if it would have to wait for a cut, a locked
 //! entry, memory, a grace period or the host, it fails instead ([`DaxError::would_block`]). Unless
-//! its documentation says otherwise, nothing has changed then.
+//! the form's documentation says otherwise, nothing has changed then.
 
 use std::ops::RangeBounds;
 

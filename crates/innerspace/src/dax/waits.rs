@@ -3,7 +3,8 @@
 //! The key of a waiter is the first page that the entry covers, so that the holder of a large entry
 //! wakes the waiters for any page of it. Unlocking wakes one waiter with the entry's key. That
 //! waiter takes the lock, or finds that another thread has it and queues again. If the entry was
-//! changed or removed, unlocking wakes all, because each may have to do something else now.
+//! changed or removed, unlocking wakes all waiters with its key, because each may have to do
+//! something else now.
 //!
 //! The waiter
 //!

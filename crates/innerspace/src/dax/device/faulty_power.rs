@@ -1,7 +1,7 @@
-//! A device whose power can be cut. It keeps the bytes that would be left then.
+//! A device whose power can be cut. It keeps the bytes that would be left after a cut.
 //!
-//! The fault model: a store reaches only the processor's caches. A line is written to the medium
-//! when it was flushed *and* the thread that flushed it has passed a fence; it has the bytes from
+//! The fault model: a store reaches only the processor's caches. A line reaches the medium once it
+//! has been flushed *and* the thread that flushed it has passed a fence; it then has the bytes from
 //! the time of the flush. Beyond that the processor may write any line at any time, or not:
 //! [`DaxDevice::torn_image`] decides at random for each. A line is written wholly or not at all.
 

@@ -1,8 +1,8 @@
 //! A device that a host writes out, where the host forgets a write that has failed.
 //!
 //! The fault model is that of systems that consider a page clean once its write has failed: when a
-//! sync fails, nothing of it reaches the medium, and the host writes no page of the device again
-//! until it is stored to again. The host knows that a page was changed if its bytes differ from
+//! sync fails, none of its pages reach the medium, and the host writes no page of the device until
+//! that page is stored to again. The host knows that a page was changed if its bytes differ from
 //! those it has seen, or if it was touched.
 
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ struct State {
     medium: Vec<u8>,
     /// The bytes that the host believes to be written.
     seen: Vec<u8>,
-    /// The offsets of pages that were touched since.
+    /// The offsets of pages that were touched since the host last believed them to be written.
     touched: BTreeSet<usize>,
     /// The number of syncs so far.
     syncs: u64,
@@ -61,7 +61,7 @@ impl Host {
 }
 
 impl DaxDevice {
-    /// Creates a memory device that such a host writes out.
+    /// Creates a memory device that a forgetful host writes out.
     pub(crate) fn with_forgetful_host(len: u64) -> Result<DaxDevice, DaxError> {
         let device = DaxDevice::new("forgetful device", Bytes::Memory(memory(len)?));
         let mut inner = Arc::into_inner(device.0).expect("nobody else has it yet");
@@ -86,7 +86,7 @@ impl DaxDevice {
         self.host_state().lock().failures = count;
     }
 
-    /// Returns how often the host was asked to sync.
+    /// Returns the number of times that the host was asked to sync.
     pub(crate) fn host_syncs(&self) -> u64 {
         self.host_state().lock().syncs
     }

@@ -35,8 +35,8 @@ pub enum Durability {
     HostSync,
 }
 
-/// A range of bytes that the process can address, on which direct-access files lie. A clone refers
-/// to the same device.
+/// A range of bytes that the process can address, in which direct-access files have their bytes. A
+/// clone refers to the same device.
 ///
 /// ```
 /// use innerspace::{MIB, dax::{DaxDevice, Durability}};
@@ -78,7 +78,7 @@ enum Bytes {
 )]
 impl DaxDevice {
     /// Creates a device of `len` bytes of ordinary memory, which the system provides when it is
-    /// first written. It does not count towards the limit of any [`Memory`](crate::Memory).
+    /// first written. The device does not count towards the limit of any [`Memory`](crate::Memory).
     ///
     /// # Errors
     /// `len` is not a whole number of pages of 4096 bytes, or is 0; or the system has no room for
@@ -228,8 +228,8 @@ impl DaxDevice {
     #[inline]
     pub(crate) fn read(&self, offset: u64, to: &mut [u8]) {
         let from = self.address(offset, to.len() as u64);
-        // SAFETY: the range is inside the mapping, which lives as long as `self`; others access it
-        // only by `sys::copy`.
+        // SAFETY: the range is inside the mapping, which lives as long as `self`; other threads
+        // access it only by `sys::copy`.
         unsafe { copy::copy_in(to, from) }
     }
 
@@ -318,8 +318,8 @@ impl DaxDevice {
             }
             _ => {
                 // SAFETY: the range is inside the mapping, which lives as long as `self`. If the
-                // processor has no such instruction, the device is memory that does not outlive the
-                // process, and nothing has to be flushed.
+                // processor has no instruction to flush, the device is memory that does not outlive
+                // the process, and nothing has to be flushed.
                 unsafe { flush::flush(from, len as usize) };
                 Ok(())
             }

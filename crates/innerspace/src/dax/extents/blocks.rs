@@ -1,9 +1,9 @@
 //! The free pages of a device, shared by all files on it.
 //!
 //! Single pages are taken from regions of 2 MiB that are in use already, so that whole regions stay
-//! free for large extents. Inside a region pages are taken out of order, and regions are taken from
-//! the end of the device on. So a page of a file is hardly ever at the device's page with the same
-//! number, and code that confuses the two fails at once.
+//! free for large extents. Inside a region pages are taken out of order, and the regions at the end
+//! of the device are taken first. So a page of a file is hardly ever at the device's page with the
+//! same number, and code that confuses the two fails at once.
 //!
 //! Each thread takes single pages from a region of its own, as long as there are enough regions.
 //! Each region has a lock. A common lock is taken to give pages back, and to find another region.
@@ -77,8 +77,8 @@ impl Region {
         self.used[word] & bit != 0
     }
 
-    /// Marks a free page as used. Returns whether it was in use at an earlier time, so that it may
-    /// not be zeros.
+    /// Marks a free page as used. Returns whether the page was in use before, so that it may
+    /// contain other bytes than zeros.
     fn take(&mut self, slot: u64) -> bool {
         let (word, bit) = word_and_bit(slot);
         self.used[word] |= bit;
@@ -88,7 +88,7 @@ impl Region {
         stale
     }
 
-    /// Takes a free page of this region, the one with this number.
+    /// Takes a free page of this region, whose number is `number`.
     fn take_single(&mut self, number: u64) -> Option<Taken> {
         let slot = self.next_free(self.cursor)?;
         self.cursor = (slot + STRIDE) % REGION;
@@ -140,7 +140,7 @@ impl Sets {
 }
 
 impl Blocks {
-    /// Creates this many pages, all free and zeros.
+    /// Creates the record of a device of `pages` pages, all of them free and zeros.
     pub(crate) fn new(pages: u64) -> Blocks {
         let count = pages.div_ceil(REGION);
         let mut sets = Sets {
@@ -224,9 +224,9 @@ impl Blocks {
     }
 
     /// Returns whether a whole region may be used for single pages although other regions have free
-    /// pages left. It may not if many regions are partly free: threads that have ended keep theirs,
-    /// so these have to be shared. It may not either if few whole regions are left, which are kept
-    /// for large extents.
+    /// pages left. Returns false if many regions are partly free: threads that have ended keep
+    /// their regions, so these regions have to be shared. Also returns false if few whole regions
+    /// are left: these are kept for large extents.
     fn may_break_up(&self, sets: &Sets) -> bool {
         let regions = self.regions.len();
         sets.partial.len() < regions / 8 && sets.whole.len() > regions / 16
