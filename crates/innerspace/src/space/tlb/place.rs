@@ -1,4 +1,4 @@
-//! The address that a remembered leaf leads to.
+//! The address that an accessor remembers for a leaf.
 
 use std::ptr::NonNull;
 
@@ -7,8 +7,8 @@ use crate::PAGE_SHIFT;
 use crate::space::core::address::{LEAF_SHIFT, SLOTS};
 use crate::sync::raw::AtomicU64;
 
-/// The address that a remembered leaf leads to. A multiple of eight is the address of the leaf's
-/// words; an odd number is the address of the bytes of its pages, plus [`COALESCED`].
+/// The address that an accessor remembers for a leaf. A multiple of eight is the address of the
+/// leaf's words; an odd number is the address of the bytes of its pages, plus [`COALESCED`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(transparent)]
 pub(crate) struct Place(*const AtomicU64);
