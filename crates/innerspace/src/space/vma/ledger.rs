@@ -90,7 +90,7 @@ impl Entry {
         self.bytes
     }
 
-    /// Counts this many bytes from now on.
+    /// Counts this many bytes from now on, in place of the earlier number.
     pub(crate) fn set(&mut self, bytes: usize) {
         self.ledger.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.ledger.bytes.fetch_sub(self.bytes, Ordering::Relaxed);

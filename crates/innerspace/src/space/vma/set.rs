@@ -77,7 +77,7 @@ impl VmaSet {
         VmaSet::new(self.tree.ledger().clone())
     }
 
-    /// Returns the ledger of the nodes that this clone creates.
+    /// Returns the ledger in which new nodes of this set are counted.
     pub(crate) fn ledger(&self) -> &Arc<Ledger> {
         self.tree.ledger()
     }

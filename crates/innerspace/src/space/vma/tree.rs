@@ -62,7 +62,7 @@ pub(crate) trait Ranged: Clone {
 #[derive(Clone)]
 pub(crate) struct RangeTree<V: Ranged> {
     root: Option<Arc<Node<V>>>,
-    /// Counts the nodes that this clone creates.
+    /// Counts the nodes that changes to this tree create.
     ledger: Arc<Ledger>,
 }
 
@@ -196,7 +196,7 @@ impl<V: Ranged> RangeTree<V> {
         }
     }
 
-    /// Returns the ledger of the nodes that this clone creates.
+    /// Returns the ledger in which new nodes of this tree are counted.
     pub(crate) fn ledger(&self) -> &Arc<Ledger> {
         &self.ledger
     }
