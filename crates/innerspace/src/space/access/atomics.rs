@@ -177,9 +177,10 @@ macro_rules! modifies {
 modifies! {
     /// Stores `operand` in one atomic step, and returns the previous value.
     swap, try_swap: Swap;
-    /// Adds, wrapping, in one atomic step, and returns the previous value.
+    /// Adds `operand` in one atomic step, wrapping on overflow, and returns the previous value.
     fetch_add, try_fetch_add: Add;
-    /// Subtracts, wrapping, in one atomic step, and returns the previous value.
+    /// Subtracts `operand` in one atomic step, wrapping on overflow, and returns the previous
+    /// value.
     fetch_sub, try_fetch_sub: Subtract;
     /// Clears the bits that `operand` lacks in one atomic step, and returns the previous value.
     fetch_and, try_fetch_and: And;

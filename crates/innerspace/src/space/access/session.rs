@@ -93,8 +93,8 @@ impl<'accessor> Session<'accessor> {
             // in a thread that is ending, and an open section would then stay open.
             sections.begin_session();
             sections.enter();
-            // To go online, `enter` may wait for the list of readers. That leaves the section, like
-            // any other wait.
+            // If this reader was taken offline (`sync::domain::offline`), `enter` may wait for the
+            // list of readers. That leaves the section, like any other wait.
             if sections.is_open() {
                 break;
             }
