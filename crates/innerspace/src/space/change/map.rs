@@ -199,7 +199,7 @@ impl Map {
         self
     }
 
-    /// Allows stores besides loads.
+    /// Allows stores as well as loads.
     pub fn writable(mut self) -> Map {
         self.protection = self.protection | Protection::READ_WRITE;
         self
