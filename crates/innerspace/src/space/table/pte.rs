@@ -290,7 +290,7 @@ pub(crate) fn take_alone(slot: &AtomicU64) -> Pte {
     let page = load(slot);
     match page.holds() {
         Holds::Nothing => {}
-        // Release, as in `take`.
+        // Release: pairs with the Acquire in `load`, as the swap in `take` does.
         Holds::Own => slot.store(0, Ordering::Release),
         Holds::Zero | Holds::File | Holds::Direct | Holds::Borrowed => return take(slot),
     }
@@ -311,7 +311,7 @@ pub(crate) fn own_in_shared(slot: &AtomicU64, old: Pte) -> bool {
         return false;
     }
     interleave();
-    // Release, as in `replace`.
+    // Release: pairs with the Acquire in `load`, as `replace` does.
     slot.store(old.owned().0, Ordering::Release);
     true
 }

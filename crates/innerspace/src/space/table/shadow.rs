@@ -1,4 +1,4 @@
-//! A leaf and the one it borrows from: what each knows about the other, and how the link ends.
+//! A leaf and the one it borrows from: what each records about the other, and how the link ends.
 //!
 //! A leaf records its shadow, and a slot before which it borrows nothing. A shadow records the XOR
 //! of its borrowers' frame numbers, which is the borrower itself if there is only one. The link
