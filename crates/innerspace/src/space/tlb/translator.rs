@@ -314,7 +314,7 @@ impl Translator {
     }
 
     /// Calls `act` with the page that `hit` would find, unless the access is at the beginning of a
-    /// page: [`Translator::hit_and_fetch_ahead`] is for that.
+    /// page, which [`Translator::hit_and_fetch_ahead`] handles.
     ///
     /// `act` is called here, and not by the caller, so that hit and miss are distinguished only
     /// once.
@@ -399,7 +399,7 @@ impl Translator {
     }
 
     /// Remembers the leaf that a fault found. A leaf that is remembered already, and found for
-    /// loads now, is left as it is, since it may be remembered for stores as well.
+    /// loads now, is left unchanged, since it may be remembered for stores too.
     pub(crate) fn found(&mut self, at: u64, words: &[AtomicU64; SLOTS], use_for: Need) {
         let leaf = at >> LEAF_SHIFT;
         let known = self.leaves.tags.read[leaf as usize % LEAVES] == leaf;
