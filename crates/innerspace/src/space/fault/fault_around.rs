@@ -28,7 +28,7 @@ use crate::{FrameId, PAGE_SIZE};
 /// The size of the window around a page: a power of two, at most the size of a leaf's range.
 const AROUND: u64 = 16 * PAGE_SIZE as u64;
 
-// A fault can lock the blocks of all its neighbours, even if each has a block of its own.
+// A fault can lock the blocks of all its neighbours, even if each is in a different block.
 const _: () = assert!(AROUND / PAGE_SIZE as u64 <= FaultAround::MOST as u64);
 
 impl FaultState<'_> {
