@@ -215,7 +215,8 @@ impl Vma {
             && self.reading == other.reading
     }
 
-    /// Returns whether the two can be one range: adjacent, alike, and backed contiguously.
+    /// Returns whether this range and `next` can be one range: adjacent, alike, and backed
+    /// contiguously.
     pub(crate) fn merges_with(&self, next: &Vma) -> bool {
         let goes_on = || next.first_page == self.file_page(self.end);
         self.end == next.start

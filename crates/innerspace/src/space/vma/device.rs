@@ -39,8 +39,8 @@ pub trait Device: Send + Sync + 'static {
     fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError>;
 
     /// Returns the device's state for a snapshot of the space; nothing by default. Called right
-    /// after the memory was frozen. No accessor may run between the two, so that state and memory
-    /// show the same moment.
+    /// after the memory was frozen. No accessor may run between freezing and this call, so that
+    /// state and memory show the same moment.
     fn snapshot(&self) -> Vec<u8> {
         Vec::new()
     }

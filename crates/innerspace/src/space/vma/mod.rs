@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `protection`, `device` | rights and sharing; mappings whose accesses are calls |
 //! | `area` | one mapped range |
-//! | `ledger`, `tree` | who pays for the nodes; a persistent tree of wide nodes |
+//! | `ledger`, `tree` | the account of the nodes; a persistent tree of wide nodes |
 //! | `rmap`, `set` | from a file's pages to the mappings that show them; all mappings of a space |
 //! | `cache` | an accessor's slots, with the mappings found last |
 

@@ -46,7 +46,7 @@ impl std::fmt::Debug for VmaSet {
 /// The ranges that a change removed from a set and added to it.
 #[derive(Debug, Default)]
 pub(crate) struct Changed {
-    /// Ranges that are gone, or have other bounds now.
+    /// Ranges that no longer exist, or have other bounds now.
     pub(crate) removed: Vec<Vma>,
     /// Ranges that are new, or had other bounds before.
     pub(crate) added: Vec<Vma>,

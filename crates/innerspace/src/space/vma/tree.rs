@@ -188,7 +188,7 @@ impl<V: Ranged> RangeTree<V> {
         }
     }
 
-    /// Returns whether the two share their root, or are both empty.
+    /// Returns whether the two trees share their root, or are both empty.
     pub(crate) fn is_clone_of(&self, other: &RangeTree<V>) -> bool {
         match (&self.root, &other.root) {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b),
