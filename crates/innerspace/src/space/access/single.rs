@@ -368,7 +368,8 @@ impl Core {
     fn ensure_leaf(&mut self, at: u64) -> bool {
         while self.translator.sections.has_mail() {
             self.translator.drain();
-            // The mail asks a session to leave its section, and its sender may be waiting for that.
+            // The mail asks a session to leave its section, and the sender may be waiting until it
+            // does.
             self.translator.sections.leave();
             self.translator.sections.enter();
         }

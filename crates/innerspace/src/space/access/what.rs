@@ -11,7 +11,7 @@ pub(crate) struct What {
     pub(crate) access: AccessKind,
     /// The size of the value, which a fault reports; 0 for a buffer.
     pub(crate) reported: u8,
-    /// The number of bytes to look up, in one page; 0 if the page only has to be valid for later
+    /// The number of bytes to look up, in one page; 0 if the page only needs to be valid for later
     /// accesses.
     size: u16,
     /// The number of pages after this one in which the access continues.
