@@ -134,9 +134,9 @@ fn hand_on(space: Arc<SpaceInner>) {
 }
 
 impl SpaceInner {
-    /// Samples an access to the page of a file at `at`. If the sampler wants to see the next use as
-    /// well, the page loses its validity, as in aging. The access may use the page while its
-    /// section is open; the next access faults. The caller is in a section.
+    /// Samples an access to the page of a file at `at`. If the sampler wants to see the next use
+    /// too, the page loses its validity, as in aging. The access may use the page while its section
+    /// is open; the next access faults. The caller is in a section.
     #[cold]
     pub(crate) fn sample_use(&self, at: u64) {
         let nodes = self.nodes();
