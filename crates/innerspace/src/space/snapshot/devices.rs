@@ -52,8 +52,8 @@ impl DeviceStates {
         Ok(Some(Arc::new(DeviceStates { states, _heap })))
     }
 
-    /// Restores the devices, which are mapped in `space`. If one panics, the others are restored
-    /// all the same. The caller holds no lock.
+    /// Restores the devices, which are mapped in `space`. If one panics, the others are still
+    /// restored. The caller holds no lock.
     pub(crate) fn bring_back(&self, space: &SpaceInner) {
         let mut panics = Panics::default();
         for (device, state) in &self.states {

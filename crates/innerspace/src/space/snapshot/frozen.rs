@@ -17,10 +17,10 @@ use crate::sync::Arc;
 /// snapshot lives.
 ///
 /// It is a handle, cheap to clone, `Send` and `Sync`. Any number of threads may read it, each
-/// through an [`Accessor`] of its own. Stores to it, and changes of its mappings, are refused.
-/// Pages of files are not part of it, unless a private store had copied them: a read returns the
-/// file's content at the time of the read. Devices are asked for their state when the snapshot is
-/// taken, and get it back when a space is restored; the snapshot itself does not call them.
+/// through its own [`Accessor`]. Stores to it, and changes of its mappings, are refused. Pages of
+/// files are not part of it, unless a private store has copied them: a read returns the file's
+/// content at the time of the read. Devices are asked for their state when the snapshot is taken,
+/// and get it back when a space is restored; the snapshot itself does not call them.
 ///
 /// ```
 /// use innerspace::{MIB, Map, Memory};

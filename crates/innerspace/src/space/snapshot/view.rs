@@ -16,7 +16,7 @@ use crate::sync::Arc;
 /// The size of the two reference counts of an `Arc`.
 const ARC_BYTES: usize = 16;
 
-/// Bytes of a snapshot that stay as they are, even when the snapshot and every space are gone.
+/// Bytes of a snapshot. They stay unchanged even after the snapshot and every space are dropped.
 ///
 /// A view compares and hashes as its bytes do, like a [`View`](crate::View).
 ///
