@@ -20,8 +20,8 @@ pub struct PageStats {
     pub file: PageCount,
     /// Anonymous pages that belong to this space alone.
     pub own: PageCount,
-    /// Anonymous pages shared with forks, or once shared with a fork that is gone, and not stored
-    /// to since.
+    /// Anonymous pages shared with forks, or once shared with a fork that no longer exists, and not
+    /// stored to since.
     pub shared: PageCount,
     /// Pages of direct-access files: they belong to the device, and take no memory.
     pub direct: PageCount,
