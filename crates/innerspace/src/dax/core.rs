@@ -183,7 +183,7 @@ impl DaxCore {
         Arc::ptr_eq(&self.pool, pool)
     }
 
-    /// Returns whether the file takes writes.
+    /// Returns whether the file accepts writes.
     pub(crate) fn writable(&self) -> bool {
         self.setup.access == FileAccess::ReadWrite
     }
@@ -430,7 +430,8 @@ impl DaxCore {
                 return Err(would_block());
             }
             if node.nodes().is_empty() {
-                // Memory is waited for with nothing locked, and before anything is revoked.
+                // The wait for memory comes before anything is revoked, and happens with nothing
+                // locked.
                 drop(locked);
                 node.ensure(1, wait.alloc_mode())?;
                 continue;

@@ -151,7 +151,7 @@ pub enum DaxError {
         now: u64,
         /// The host file's length before.
         was: u64,
-        /// When the length before was learned.
+        /// When `was` was learned.
         since: KnownSince,
     },
     /// The range is pinned and cannot be removed. Nothing was changed.

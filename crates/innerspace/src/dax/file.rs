@@ -382,7 +382,7 @@ impl DaxFile {
 
     /// Gives foreign code (a DMA engine, a codec, a system call) the addresses of the device at
     /// which these bytes are. Holes get blocks, and the whole range counts as dirty while it is
-    /// pinned. A truncate or punch there waits for the pin to end.
+    /// pinned. A truncate or punch of the range waits for the pin to end.
     ///
     /// # Errors
     /// [`DaxError::PastEnd`], [`DaxError::BadRange`], [`DaxError::DeviceFull`],
@@ -422,8 +422,8 @@ impl DaxFile {
             false => bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64),
         };
         // The pin is registered first. A sync that looks for pins later leaves the pages dirty. A
-        // sync that looked earlier has the entries locked, and this thread makes them dirty again
-        // after it.
+        // sync that looked earlier has the entries locked. This thread waits for that sync, and
+        // then makes the entries dirty again.
         let mut pin = DaxPin {
             id: core.pins.add(pages.clone()),
             file: core.clone(),

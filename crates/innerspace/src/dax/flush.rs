@@ -7,17 +7,17 @@
 //! because foreign code may store to it at any time.
 //!
 //! **Pins** are looked up between the lock and the flush. Stores through a pin that ended before
-//! that are flushed. A pin that is found keeps its pages dirty even if it ends during the flush,
-//! because the flush may have missed its last store. A pin that is not found is registered later,
-//! and a pin is registered before its entries are locked (`pin`). So the pinning thread waits until
-//! this sync unlocks the entries, and makes them dirty again.
+//! the lookup are flushed. A pin that is found keeps its pages dirty even if it ends during the
+//! flush, because the flush may have missed its last store. A pin that is not found is registered
+//! later, and a pin is registered before its entries are locked (`pin`). So the pinning thread
+//! waits until this sync unlocks the entries, and makes them dirty again.
 //!
 //! **When the host fails.** The host reports a failed write once, no matter whose page it was, and
-//! considers the page clean from then on: asked again, it would write nothing and report success.
-//! So the pages that a failed sync has cleaned become dirty again, and the host is made to consider
-//! all dirty pages changed ([`DaxCore::remind_host`]). This is done immediately, because the host
-//! may drop pages that it considers clean; if it fails, it is done again before the next sync. The
-//! failure is reported once to each handle.
+//! considers the page clean from then on. If the host were asked again, it would write nothing and
+//! report success. So the pages that a failed sync has cleaned become dirty again, and the host is
+//! made to consider all dirty pages changed ([`DaxCore::remind_host`]). This is done immediately,
+//! because the host may drop pages that it considers clean. If the attempt fails, it is repeated
+//! before the next sync. The failure is reported once to each handle.
 
 use std::convert::Infallible;
 use std::io;

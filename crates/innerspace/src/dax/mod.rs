@@ -46,10 +46,10 @@
 //! ranges are striped by range, counts and the free list by thread (`stripes`, `extents`), and each
 //! accessor has a count of its own on the open file (`reference`).
 //!
-//! **Blocking is a choice**, as in `space`: reads, writes and pins by call have `try_` forms. These
-//! are the same code with `Wait::No`, which never waits for a lock, uses only
-//! free memory, and stops before a query of the host or a grace period. Cuts and syncs consist of
-//! queries and grace periods, so they have no such form. Any call can be made in the background.
+//! **Blocking is a choice**, as in `space`: reads, writes and pins by call have `try_` forms. They
+//! are the same code with `Wait::No`, which never waits for a lock, uses only free memory, and
+//! stops before a query of the host or a grace period. Cuts and syncs consist of queries and grace
+//! periods, so they have no such form. Any call can be made in the background.
 //!
 //! **Neighbours.** Below: `sys` maps and flushes; `store` opens host files and has their errors;
 //! `cache` has the index and the list of mappers; `reclaim` provides nodes. Above: `space` maps

@@ -64,7 +64,7 @@ impl HostFile {
         }
     }
 
-    /// Returns whether the file takes writes.
+    /// Returns whether the file accepts writes.
     pub(crate) fn writable(&self) -> bool {
         self.access == FileAccess::ReadWrite
     }

@@ -99,8 +99,8 @@ impl Arena {
     /// Returns the address of a frame's first byte, or `None` if the frame is not in the arena.
     #[inline(always)]
     pub(super) fn start_of(&self, at: FrameOffset) -> Option<NonNull<u8>> {
-        // The rotation moves the low bits to the top. If one of them is set, the result is too
-        // large.
+        // The rotation moves the low bits to the top. If one of them is set, the result is larger
+        // than any frame number.
         if at.0.rotate_right(PAGE_SHIFT) >= self.frames {
             cold_path();
             return None;

@@ -3,8 +3,8 @@
 //! and clears LOCKED.
 //!
 //! Every access is one byte wide, and no code reads the byte together with its neighbours in
-//! [`super::meta::Meta`]. The processor could not forward a store of one byte to a wider load,
-//! which would stall.
+//! [`super::meta::Meta`]. The processor could not forward a store of one byte to a wider load, so
+//! the load would stall.
 //!
 //! | bit | name | set by | cleared by |
 //! |---|---|---|---|

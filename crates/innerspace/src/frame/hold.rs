@@ -119,7 +119,7 @@ impl HoldState {
         !self.is_cached() && self.views() > 0
     }
 
-    /// Returns whether a hit may take a view: none of the four bits is set, and the count has room.
+    /// Returns whether a hit may take a view: all four bits are clear, and the count has room.
     #[inline(always)]
     const fn is_hot(self) -> bool {
         self.0 & (UNCACHED | WMAPPED | WRITER | COLD | VIEWS_FULL) == 0
@@ -195,8 +195,8 @@ impl Hold {
         Hold(AtomicU64::new(state.0))
     }
 
-    /// Returns the present word, which another thread may change the next moment. Returns 0, the
-    /// word of a frame that was never published, as `NONE`.
+    /// Returns the present word, which another thread may change at any moment. Returns 0, the word
+    /// of a frame that was never published, as `NONE`.
     #[inline]
     pub(crate) fn load(&self) -> HoldState {
         match self.0.load(Ordering::Acquire) {
@@ -464,7 +464,8 @@ impl Hold {
     }
 
     /// Counts a second borrower of a leaf that has one borrower and no other hold. While both are
-    /// counted, no other call succeeds. Acquire: pairs with the Release of every drop.
+    /// counted, any other call of this function fails. Acquire: pairs with the Release of every
+    /// drop.
     pub(crate) fn try_map_both(&self) -> bool {
         self.try_add(MAPPED, Ordering::AcqRel, |now| now.0 == UNCACHED | MAPPED)
     }

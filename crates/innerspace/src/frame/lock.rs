@@ -16,9 +16,9 @@
 //! takes the bit for the first waiter, unlinks the waiter and unparks its thread.
 //!
 //! The unlocker, too, hands the lock over if the count has reached `patience` when the unlocker
-//! gets to the queue. A thread that wants the lock before that takes the lock or hands it over, so
-//! the lock is not idle meanwhile. So the unlocker need not look at the queue *before* it releases
-//! the lock. With `patience` 0 the order is strictly first come, first served.
+//! gets to the queue. If another thread wants the lock earlier, it takes the lock or hands it over,
+//! so the lock is not idle meanwhile. So the unlocker need not look at the queue *before* it
+//! releases the lock. With `patience` 0 the order is strictly first come, first served.
 //!
 //! **A thread that takes the lock, for itself or for the first waiter, wakes none of the waiters
 //! that only want to see the bit clear.** Waking many would take long, with the lock held. The
@@ -32,9 +32,9 @@
 //! having seen the bit clear. So the bit of a woken waiter was clear at some moment after the wait
 //! began, and the waiter need not check it (after `put_and_wait` it must not).
 //!
-//! **The frame is not freed until its unlocker has been to the queue**, so that the byte and the
-//! key still belong to the same use of the frame. Every caller of an unlocking function holds the
-//! frame until the function returns.
+//! **The frame is not freed until its unlocker has been to the queue**, so that the flags byte and
+//! the queue's key still belong to the same use of the frame. Every caller of an unlocking function
+//! holds the frame until the function returns.
 //!
 //! There is one exception. In fault-around the unlocker's hold on a neighbouring block passes to
 //! the page that it installs. The index holds that frame until the lock is released. After that the
@@ -323,7 +323,7 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// Marks the block as being written. The caller holds its lock.
+    /// Marks the block as being written. The caller holds the block's lock.
     pub(crate) fn set_writeback(&self) {
         let before = self.byte().fetch_or(WRITEBACK, Ordering::Relaxed);
         debug_assert!(
@@ -451,8 +451,8 @@ impl<'a> FrameLock<'a> {
     }
 }
 
-/// Returns the moment `timeout` from now, or `None` (no deadline) if that is past the end of the
-/// clock.
+/// Returns the moment `timeout` from now, or `None` (no deadline) if an [`Instant`] cannot express
+/// it.
 pub(crate) fn deadline(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }

@@ -2,7 +2,7 @@
 //!
 //! Two tables serve a whole memory. Their entries are guesses that are not kept up to date; the
 //! frame's own tag proves a guess ([`super::tag`]). A wrong guess costs one look at a frame's
-//! metadata before the walk, and the walk notes what it found.
+//! metadata before the walk, and the walk then notes the frame that it found.
 //!
 //! **Words**: each tag has one word, chosen by its lower bits. Tags that differ by a multiple of
 //! the number of words share a word. Consecutive blocks of a file do not share words, as long as

@@ -28,8 +28,8 @@ pub(crate) struct OwnedFrame<'f> {
     frames: &'f Frames,
 }
 
-// SAFETY: the pointer leads to bytes of the arena that belong only to this owner, in whichever
-// thread it is.
+// SAFETY: the pointer leads to bytes of the arena that belong only to this owner, whichever thread
+// has it.
 unsafe impl Send for OwnedFrame<'_> {}
 // SAFETY: as above; through a shared reference the bytes are only read.
 unsafe impl Sync for OwnedFrame<'_> {}

@@ -391,7 +391,7 @@ impl Store for MemoryStore {
     }
 
     fn submit(&self, mut batch: Batch) {
-        // A request to memory never waits, so all are performed before this returns.
+        // Requests to memory never wait, so all of them are performed before this returns.
         while let Some(request) = batch.take() {
             request.run(self);
         }

@@ -17,8 +17,8 @@
 //!
 //! **Rules** that every store keeps, and on which the layers above rely:
 //! - `read_at` and `write_at` may transfer less than asked. If a read into a non-empty buffer
-//!   returns 0 bytes, the store ends at or before its offset. [`read_exact_or_eof`] and
-//!   [`write_all_at`] repeat short transfers.
+//!   returns 0 bytes, the store ends at or before the offset of that read. [`read_exact_or_eof`]
+//!   and [`write_all_at`] repeat short transfers.
 //! - The layers above repeat a call that fails with `Interrupted`, as std does.
 //! - A call that panics has failed. The panic propagates out of the operation that made the call;
 //!   in a thread of the memory it is caught.
@@ -328,8 +328,9 @@ pub trait Store: Send + Sync + 'static {
         Err(StoreError::ReadOnly.into())
     }
 
-    /// Makes all writes that ended before the call durable: once it has returned, they survive a
-    /// power cut. Default: does nothing, for a store whose writes are durable when they return.
+    /// Makes all writes that ended before the call durable: once the call has returned, they
+    /// survive a power cut. Default: does nothing, for a store whose writes are durable when they
+    /// return.
     ///
     /// # Errors
     /// After an error some of these writes may not be durable. [`Store::accepted`] says what may
@@ -451,7 +452,7 @@ pub trait Store: Send + Sync + 'static {
         batch.call(self);
     }
 
-    /// Returns whether the store may be given memory that is not cleared. A read of such a store
+    /// Returns whether the store may be given memory that is not cleared. A read from such a store
     /// fills exactly as many bytes as it returns, and never looks at the memory's old content. Only
     /// the library's own stores return `true`.
     #[doc(hidden)]

@@ -1,5 +1,5 @@
 //! The completion form of store I/O. A store gets a batch of requests, and completes each of them
-//! once, later, in any order, on any thread.
+//! once, now or later, in any order, on any thread.
 //!
 //! A request owns the memory that it reads into or writes from until it is completed. So if a store
 //! keeps a request for a long time, or for ever, it holds that memory and nothing else of the

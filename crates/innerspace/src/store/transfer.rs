@@ -96,7 +96,7 @@ fn widen(error: io::Error, whole_offset: u64, whole_len: u64) -> io::Error {
 /// Returns the error of a read of `wanted` bytes at `offset` that ended after `got` bytes, in a
 /// store that had `was` bytes when it was opened. The error says that the store shrank, or that it
 /// delivered less than it has. If the store's length cannot be determined, returns the error of
-/// that call.
+/// [`Store::len`].
 pub fn short_read_error<S: Store + ?Sized>(
     store: &S,
     offset: u64,
@@ -140,7 +140,7 @@ pub fn write_all_at<S: Store + ?Sized>(store: &S, buf: &[u8], offset: u64) -> io
     Ok(())
 }
 
-/// Checks `count`, which a store returned for a write of `wanted` bytes. Returns it if it is
+/// Checks `count`, which a store returned for a write of `wanted` bytes. Returns the count if it is
 /// possible, and an error otherwise.
 fn check_written(count: usize, wanted: usize, offset: u64) -> io::Result<usize> {
     if count == 0 {

@@ -167,7 +167,7 @@ impl DaxDevice {
         }))
     }
 
-    /// Returns the size in bytes; for a host file, the most to which it can grow.
+    /// Returns the size in bytes; for a host file, the size to which the file can grow.
     pub fn len(&self) -> u64 {
         self.0.bytes.len() as u64
     }
@@ -224,7 +224,7 @@ impl DaxDevice {
     /// Copies bytes out of the device.
     ///
     /// # Panics
-    /// This and the next functions panic if the range is not inside the device.
+    /// This function and the next ones panic if the range is not inside the device.
     #[inline]
     pub(crate) fn read(&self, offset: u64, to: &mut [u8]) {
         let from = self.address(offset, to.len() as u64);

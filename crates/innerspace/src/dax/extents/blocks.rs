@@ -184,7 +184,8 @@ impl Blocks {
         let number = current.load(Ordering::Relaxed);
         if number != NONE {
             let region = &mut *self.region(number).lock();
-            // If all pages of the region are free again, it is taken from `sets` like any other.
+            // A region whose pages are all free again is not used here: it is chosen from `sets`,
+            // like any other.
             if region.free < REGION
                 && let Some(taken) = region.take_single(number)
             {

@@ -179,8 +179,8 @@ impl Rule {
     }
 }
 
-/// The rate of each fault: of a million operations that can have it, this many do. The sum should
-/// be below a million. Otherwise the faults at the end of the list are drawn less often than
+/// The rate of each fault: of a million operations that can have the fault, this many do. The sum
+/// should be below a million. Otherwise the faults at the end of the list are drawn less often than
 /// stated.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Rates {

@@ -29,7 +29,7 @@
 //! [`CacheMode::Direct`], and in no other mode, a write that returned was accepted by the device.
 //!
 //! Locking: each of these has a mutex: `watch`, the unaligned edges of direct I/O, the span written
-//! through the page cache, the error of a write-out that the next sync reports, and the folder that
+//! through the page cache, the write-out error that the next sync will report, and the folder that
 //! a sync makes durable. All of these mutexes are innermost. Reads take none.
 
 mod direct;

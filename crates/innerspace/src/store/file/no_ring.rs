@@ -14,7 +14,7 @@ pub(super) fn launch(_: &FileIo, _: &Arc<Watch>, batch: Batch) -> Batch {
     batch
 }
 
-/// A memory's reads in flight, of which there are none here.
+/// The reads in flight of a memory. Here there are none.
 #[derive(Default)]
 pub(crate) struct Flights;
 

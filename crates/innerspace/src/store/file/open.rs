@@ -51,8 +51,8 @@ impl FileOptions {
         self
     }
 
-    /// Sets how the kernel's page cache is kept free of the file. If a mode other than `Auto` does
-    /// not work, the open fails.
+    /// Sets how the file's pages are kept out of the kernel's page cache. If a mode other than
+    /// `Auto` does not work, the open fails.
     pub fn cache_mode(mut self, cache: CacheMode) -> FileOptions {
         self.cache = cache;
         self

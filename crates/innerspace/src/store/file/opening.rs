@@ -94,9 +94,8 @@ impl Opening<'_> {
         Ok((file, metadata))
     }
 
-    /// Turns the error of a failed open into a [`FileOpenError`]. If the path names something that
-    /// is not a regular file, that is the error returned, because the system's own error for it
-    /// varies.
+    /// Turns the error of a failed open into a [`FileOpenError`]. If the path names something other
+    /// than a regular file, the result says so, because the system's own error for it varies.
     fn explain(&self, error: io::Error) -> FileOpenError {
         let path = self.path.to_owned();
         match error.kind() {

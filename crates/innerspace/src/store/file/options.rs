@@ -55,7 +55,7 @@ pub(crate) enum Create {
 }
 
 texts! {
-    /// The way in which the kernel's page cache is kept free of the file.
+    /// The way in which a file's pages are kept out of the kernel's page cache.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     #[non_exhaustive]
     pub enum CacheMode {

@@ -15,7 +15,8 @@ use crate::sync::Arc;
 use crate::sys::file as sys;
 use crate::units::PageCount;
 
-/// The preferred size of a request, which keeps a disk busy for longer than the system call takes.
+/// The preferred size of a request. One of this size keeps a disk busy for longer than the system
+/// call takes.
 const PREFERRED_SIZE: usize = 1 << 20;
 
 /// A regular file as a store. Dropping the store unlocks the file, but does not sync it.
@@ -45,7 +46,7 @@ pub struct FileStore {
 }
 
 impl FileStore {
-    /// Returns the mode in which the kernel's page cache is kept free of the file. For
+    /// Returns the mode by which the file's pages are kept out of the kernel's page cache. For
     /// [`CacheMode::Auto`] it is the mode that reads use. If the file system refuses a read in mode
     /// [`CacheMode::Direct`] although opening the file succeeded, reads use another mode from then
     /// on.

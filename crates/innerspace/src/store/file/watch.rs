@@ -67,7 +67,7 @@ impl KnownLen {
         let result = resize();
         match &result {
             Ok(()) => self.now.store(len, Ordering::Relaxed),
-            // The file kept its length, or its metadata shows how far it was cut.
+            // The file has kept its length, or its metadata shows how far it was cut.
             Err(_) => {
                 let now = file.metadata().map_or(len, |metadata| metadata.len());
                 self.grew_to(before.min(now));

@@ -50,7 +50,7 @@ impl Request {
     }
 }
 
-/// A read in flight. Its request keeps the memory, and its source keeps the descriptor.
+/// A read in flight. Its request owns the memory, and its source keeps the descriptor open.
 pub(super) struct Flight {
     pub(super) request: Request,
     pub(super) source: Source,
@@ -81,7 +81,7 @@ struct State {
 }
 
 impl State {
-    /// Returns whether a read is in flight or waits to be.
+    /// Returns whether a read is in flight, or is queued.
     fn has_work(&self) -> bool {
         let in_flight = |ring: &Arc<Ring<Flight>>| ring.in_flight() > 0;
         !self.queue.is_empty() || self.ring.as_ref().is_some_and(in_flight)
