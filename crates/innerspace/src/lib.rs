@@ -36,20 +36,21 @@
 //!   ([`Space::pin`]). Each access costs a translation. If your files fit in memory and nothing
 //!   else needs the machine, mmap reads them faster.
 //! - **The limit covers what a `Memory` uses**: file contents, anonymous pages, page tables, index
-//!   nodes, metadata, and the heap memory of handles, files, spaces and futures. It does not limit
-//!   the process. The lists of dirty blocks (tens of bytes for each block) are outside the limit,
-//!   and so are the bytes of a [`MemoryStore`](store::MemoryStore).
+//!   nodes, the metadata of frames, and the heap memory of handles, files, spaces and futures. It
+//!   does not limit the process. The lists of dirty blocks (tens of bytes for each block) are
+//!   outside the limit, and so are the bytes of a [`MemoryStore`](store::MemoryStore).
 //! - **With `mlockall` a `Memory` takes several times its limit.** It reserves about four times as
 //!   many addresses as it has frames. Addresses without a frame take no memory, with two
 //!   exceptions: the process locks all of its memory, or the host's pages are larger than 4 KiB.
 //! - **There is no swap.** Anonymous memory and private copies stay until they are unmapped, and
 //!   file blocks stay while they are viewed. When nothing else is left to evict, an operation that
-//!   needs memory fails with a [`LimitError`]. An access fails with a [`Fault`], and
-//!   [`Accessor::explain`] tells you the `LimitError` behind it.
-//! - **A [`View`] keeps in memory the whole of every block that it touches.** A view of several
-//!   blocks is one slice, of any length that fits in the limit. If the blocks are not contiguous in
-//!   memory, the first such view moves them together. A write to a viewed block copies the block,
-//!   so a view that is kept for a long time costs memory if its data is often written.
+//!   needs memory fails with a [`LimitError`]. An access through an [`Accessor`] fails with a
+//!   [`Fault`], and [`Accessor::explain`] tells you the `LimitError` behind it.
+//! - **A [`View`] keeps in memory the whole of every block that it touches.** (A block is a file's
+//!   unit of caching, of 4 KiB to 2 MiB.) A view of several blocks is one slice, of any length that
+//!   fits in the limit. If the blocks are not contiguous in memory, the first such view moves them
+//!   together. A write to a viewed block copies the block, so a view that is kept for a long time
+//!   costs memory if its data is often written.
 //! - **Dropping a file writes it back, but makes nothing durable.** If that write fails, only
 //!   [`Memory::take_errors`] and the hook of [`Memory::set_error_hook`] report it. So call
 //!   [`PagedFile::sync_all`] first, and check its result. Data whose write failed stays dirty, and
@@ -59,7 +60,7 @@
 //!   shows part of a write, nor do loads of up to 8 bytes at addresses that are multiples of their
 //!   size. Once taken, no view changes.
 //! - **If another program changes a file, cached blocks stay as they were read.** A later read of
-//!   other blocks fails, and says that the file shrank or changed.
+//!   blocks that are not cached fails, and says that the file shrank or changed.
 //!   ([`Store::version`](store::Store::version) says how soon, and when a change may be missed.)
 //!   [`PagedFile::invalidate`] makes the cache read the file anew. The lock that keeps other
 //!   processes away from a writable file is advisory.
@@ -79,8 +80,8 @@
 //!   thread. An unmap or fork of its space has to wait for the session's next access, or for its
 //!   end. So does a sync or truncation of a file that is mapped there; eviction passes over pages
 //!   that the session may hold. So do not sleep in a session, or wait in it for another thread.
-//! - **Dropping the parent of a fork does not free what it shares with its children.** The parent's
-//!   group pays for that as long as a child uses it.
+//! - **Dropping a space does not free what it shares with its forks.** The space's group pays for
+//!   that as long as a fork uses it.
 //! - **A `Memory` does not work across fork(2).** The child process has neither the memory nor its
 //!   threads; use a `Memory` only in the process that created it. In the child, calls return errors
 //!   ([`FileError::OtherProcess`] and the like), dropping a handle changes nothing, and no file is
@@ -95,9 +96,9 @@
 //!
 //! - set the limit, and choose who does the background work: [`Memory`], [`MemoryBuilder`],
 //!   [`Threads`]
-//! - divide the limit among tenants with a tree of [`Group`]s: a scan in one group evicts nothing
-//!   of another. `SECURITY.md` in the repository says what a hostile tenant can do to the others,
-//!   and what it cannot
+//! - divide the limit among tenants (the users or jobs of the program) with a tree of [`Group`]s: a
+//!   scan in one group evicts nothing of another. `SECURITY.md` in the repository says what a
+//!   hostile tenant can do to the others, and what it cannot
 //! - read and write a file: [`PagedFile`], with [`view`](PagedFile::view),
 //!   [`scan`](PagedFile::scan), [`array`](PagedFile::array), [`read_at`](PagedFile::read_at),
 //!   [`block_reader`](PagedFile::block_reader), [`chunks`](PagedFile::chunks),
