@@ -88,7 +88,7 @@ impl Region {
         stale
     }
 
-    /// Takes a free page of this region, whose number is `number`.
+    /// Takes a free page of this region, which is the region with this number.
     fn take_single(&mut self, number: u64) -> Option<Taken> {
         let slot = self.next_free(self.cursor)?;
         self.cursor = (slot + STRIDE) % REGION;

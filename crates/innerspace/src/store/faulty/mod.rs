@@ -75,7 +75,8 @@ const LOG_LEN: usize = 65_536;
 pub struct FaultyStore<S> {
     inner: S,
     control: Mutex<Control>,
-    /// Notified when an operation begins to hang, is released, or loses its power.
+    /// Notified when an operation begins to hang, when operations are released, and when the power
+    /// is cut.
     changed: Condvar,
 }
 
