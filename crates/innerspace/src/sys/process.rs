@@ -110,6 +110,17 @@ mod remembered {
 pub(crate) mod tests {
     use super::*;
 
+    impl Process {
+        /// Returns a process that is not the calling one.
+        pub(crate) fn another() -> Process {
+            let current = Process::current();
+            Process {
+                id: current.id ^ 1,
+                ..current
+            }
+        }
+    }
+
     /// Runs `work` in a child of fork(2) and returns its result. `work` must neither allocate nor
     /// take a lock that another thread may hold, because the child has no other threads. The test
     /// fails if the child ends in any other way.

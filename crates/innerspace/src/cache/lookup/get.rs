@@ -139,10 +139,9 @@ impl FileCore {
         Ok(None)
     }
 
-    /// Returns the frame in which the block is cached now, if a guess or one look in a short
-    /// section finds it. The caller then owns a reference to the frame. `len` is the number of
-    /// bytes that the caller will copy. `block` was inside the file when the caller read the file's
-    /// size.
+    /// Returns the frame in which the block is cached now, if a guess or one look at the index
+    /// finds it. The caller then owns a reference to the frame. `len` is the number of bytes that
+    /// the caller will copy. `block` was inside the file when the caller read the file's size.
     #[inline(always)]
     pub(crate) fn look_up_once(&self, block: u64, len: usize) -> Option<FrameId> {
         let tag = self.blocks.index.tags().sought(block);
@@ -157,7 +156,7 @@ impl FileCore {
             HeldOf::Refused => {}
         }
         cold_path();
-        let found = self.look_in(self.pool.domain.look()?, block)??;
+        let found = self.look_in_index(block)??;
         self.note_found(block, found);
         Some(found)
     }
@@ -175,23 +174,20 @@ impl FileCore {
     pub(crate) fn lookup(&self, block: u64) -> Option<BlockRef<'_>> {
         let mut backoff = Backoff::new();
         loop {
-            let found = match self.pool.domain.look() {
-                Some(section) => self.look_in(section, block),
-                None => self.look_in(self.pool.domain.reader(), block),
-            };
-            match found {
+            match self.look_in_index(block) {
                 Some(found) => return found.map(|frame| BlockRef::new(self, frame, block)),
                 None => backoff.snooze(),
             }
         }
     }
 
-    /// Looks the block up in the index, and takes a reference to its frame. Ends the caller's
-    /// section. Returns `Some(None)` if the block is not cached, and `None` if it is just being
-    /// evicted or moved: a second look may then find another frame.
+    /// Looks the block up in the index, and takes a reference to its frame. Returns `Some(None)` if
+    /// the block is not cached, and `None` if it is just being evicted or moved: a second look may
+    /// then find another frame.
     #[inline(never)]
-    fn look_in<S>(&self, section: S, block: u64) -> Option<Option<FrameId>> {
+    fn look_in_index(&self, block: u64) -> Option<Option<FrameId>> {
         let frames = self.frames();
+        let section = self.pool.domain.reader();
         let Some(slot) = self.blocks.index.slot(frames, block) else {
             return Some(None);
         };
@@ -217,15 +213,8 @@ impl FileCore {
     /// Whether the index has `frame` at `block`. Exact while the caller holds the frame and its
     /// lock.
     pub(crate) fn is_still(&self, block: u64, frame: FrameId) -> bool {
-        let load = || self.blocks.index.load(self.frames(), block);
-        let word = match self.pool.domain.look() {
-            Some(_section) => load(),
-            None => {
-                let _section = self.pool.domain.reader();
-                load()
-            }
-        };
-        word == Word::Block(frame)
+        let _section = self.pool.domain.reader();
+        self.blocks.index.load(self.frames(), block) == Word::Block(frame)
     }
 
     /// Locks a found block. Returns `None` if the block has left the index.

@@ -181,7 +181,7 @@ pub(super) fn take_cached<'id>(
     let (frame, grip) = if tag.is_somewhere() {
         pool.take_guessed(tag)?
     } else {
-        let section = core.pool.domain.look()?;
+        let section = core.pool.domain.reader();
         let slot = index.slot(core.frames(), block)?;
         let word = slot.load(raw::Ordering::Acquire);
         let Word::Block(frame) = Word::decode(word) else {

@@ -3,7 +3,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::hint::cold_path;
-use std::marker::PhantomData;
 
 use super::*;
 use crate::sync::Weak;
@@ -29,10 +28,9 @@ impl Drop for Own {
 crate::sync::thread_local! {
     static OWN: RefCell<Vec<Own>> = const { RefCell::new(Vec::new()) };
 
-    /// The domain in which this thread had its last section, and its participant there. It is set
-    /// only if that domain has an asymmetric barrier and the thread has no [`Reader`] in it.
+    /// The domain whose participant this thread looked up last, and that participant.
     ///
-    /// Every view reads this value. It has no destructor, so reading it costs a load and a
+    /// Each new section reads this value. It has no destructor, so reading it costs a load and a
     /// comparison. No other domain can have the same address while the thread's list holds a `Weak`
     /// of this one.
     static LAST: Cell<(*const Domain, *const Participant)> = const { Cell::new(NOBODY) };
@@ -48,70 +46,17 @@ pub(crate) struct Reader<'domain> {
     domain: &'domain Domain,
 }
 
-/// An open section of the calling thread that contains no other section: see [`Domain::look`].
-#[derive(Debug)]
-pub(crate) struct Look<'domain> {
-    participant: *const Participant,
-    _domain: PhantomData<&'domain Domain>,
-}
-
-impl Drop for Look<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        // SAFETY: as in `Reader::participant`.
-        let participant = unsafe { &*self.participant };
-        // Release, as in `Reader::drop`.
-        participant.step(Ordering::Release);
-    }
-}
-
-impl Participant {
-    /// Adds one to `state`, as only its owner may. It is one instruction, so that no value has to
-    /// stay in a register between opening and closing.
-    #[inline(always)]
-    fn step(&self, order: Ordering) {
-        let state = self.state.load(Ordering::Relaxed);
-        self.state.store(state + 1, order);
-    }
-}
-
 impl Domain {
-    /// Opens a section of the calling thread for a short look. The thread opens no other section
-    /// until this one is over, so no nesting is counted.
-    ///
-    /// Returns `None` where that takes more than two plain stores: if the thread has a section open
-    /// or had its last one in another domain, if this domain has no asymmetric barrier, or if the
-    /// thread's fences are due to be judged. The caller then opens a [`Reader`].
-    #[inline(always)]
-    pub(crate) fn look(self: &Arc<Domain>) -> Option<Look<'_>> {
-        let (domain, pointer) = LAST.with(Cell::get);
-        if domain != Arc::as_ptr(self) {
-            cold_path();
-            return None;
-        }
-        // SAFETY: as in `Reader::participant`.
-        let participant = unsafe { &*pointer };
-        debug_assert!(
-            participant.state.load(Ordering::Relaxed) & 1 == 0,
-            "a look inside a section"
-        );
-        participant.step(Ordering::Release);
-        if participant.order() {
-            // The fences are due to be judged, which a `Reader` does.
-            participant.step(Ordering::Release);
-            return None;
-        }
-        Some(Look {
-            participant: pointer,
-            _domain: PhantomData,
-        })
-    }
-
     /// Opens a section of the calling thread.
     #[inline]
     pub(crate) fn reader(self: &Arc<Domain>) -> Reader<'_> {
+        let (domain, last) = LAST.with(Cell::get);
+        let participant = match std::ptr::eq(domain, Arc::as_ptr(self)) {
+            true => last,
+            false => self.own_participant(),
+        };
         let reader = Reader {
-            participant: self.own_participant(),
+            participant,
             domain: self,
         };
         reader.enter(self.mode);
@@ -119,17 +64,20 @@ impl Domain {
     }
 
     /// Returns this thread's participant, and registers one if there is none.
+    #[cold]
     fn own_participant(self: &Arc<Domain>) -> *const Participant {
         let known = OWN.try_with(|own| {
             let own = own.borrow();
             let known = own.iter().find(|own| own.domain_id == self.id);
             known.map(|own| Arc::as_ptr(&own.participant))
         });
-        match known {
+        let participant = match known {
             Ok(Some(participant)) => participant,
             Ok(None) => self.register_thread(),
-            Err(_) => self.register_passing(),
-        }
+            Err(_) => return self.register_passing(),
+        };
+        LAST.with(|last| last.set((Arc::as_ptr(self), participant)));
+        participant
     }
 
     /// Adds the reader of a thread.
@@ -176,14 +124,17 @@ impl Domain {
 
     /// Creates a participant for one section of a thread that is ending and has lost its list, for
     /// example where a thread-local destructor drops a file. The domain's list keeps the
-    /// participant alive.
+    /// participant alive; in a child of fork(2), which has no list, the participant is leaked.
     #[cold]
     fn register_passing(&self) -> *const Participant {
         let participant = self.add(Participant {
             passing: true,
             ..Participant::new(CacheBinding::of_nothing())
         });
-        Arc::as_ptr(&participant)
+        match self.foreign_maker() {
+            Some(_) => Arc::into_raw(participant),
+            None => Arc::as_ptr(&participant),
+        }
     }
 }
 
@@ -196,8 +147,8 @@ impl Reader<'_> {
     fn participant(&self) -> &Participant {
         // SAFETY: the thread's list holds an `Arc` of the participant until the thread ends or the
         // domain is gone, and an entry that leaves the list clears `LAST`. A passing participant is
-        // held by the domain's list until its only `Reader` is dropped. A `Reader` is not `Send`
-        // and does not outlive the domain that it borrows.
+        // held by the domain's list until its only `Reader` is dropped, or is never freed. A
+        // `Reader` is not `Send` and does not outlive the domain that it borrows.
         unsafe { &*self.participant }
     }
 
@@ -210,11 +161,8 @@ impl Reader<'_> {
         if depth > 0 {
             return;
         }
-        // No `look` is possible until this section is over. Forgetting another domain's entry does
-        // no harm: the next reader of that domain sets it again.
-        LAST.with(|last| last.set(NOBODY));
         let state = participant.state.load(Ordering::Relaxed);
-        debug_assert!(state & 1 == 0, "a section inside a look");
+        debug_assert!(state & 1 == 0, "a section that nobody counts");
         participant.set_state(state + 1, mode);
         if mode == BarrierMode::Membarrier && participant.order() {
             self.domain.judge_fences(participant);
@@ -234,9 +182,61 @@ impl Drop for Reader<'_> {
             if participant.passing {
                 cold_path();
                 self.domain.unregister(participant);
-            } else if self.domain.mode == BarrierMode::Membarrier {
-                LAST.with(|last| last.set((self.domain, self.participant)));
             }
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::*;
+    use crate::sync::thread;
+
+    /// Opens a section when its thread ends. Sends the size of an allocation that is made at the
+    /// place of the section's participant, if there is one.
+    struct AtEnd(Arc<Domain>, Sender<Option<usize>>);
+
+    impl Drop for AtEnd {
+        fn drop(&mut self) {
+            let AtEnd(domain, sender) = self;
+            let section = domain.reader();
+            assert!(
+                section.participant().passing,
+                "the thread has lost its list"
+            );
+            let participant = section.participant.addr();
+            let sizes = (16..1024).step_by(16);
+            let made: Vec<Vec<u8>> = sizes.map(Vec::with_capacity).collect();
+            let is_there = |made: &&Vec<u8>| {
+                (made.as_ptr().addr()..made.as_ptr().addr() + made.capacity())
+                    .contains(&participant)
+            };
+            sender
+                .send(made.iter().find(is_there).map(Vec::capacity))
+                .unwrap();
+        }
+    }
+
+    std::thread_local! {
+        static AT_END: RefCell<Option<AtEnd>> = const { RefCell::new(None) };
+    }
+
+    #[test]
+    fn a_section_of_a_thread_that_ends_uses_no_freed_participant() {
+        let own = Domain::new();
+        let mut parents = Domain::new();
+        Arc::get_mut(&mut parents).unwrap().maker = Process::another();
+        for domain in [own, parents] {
+            let (sender, receiver) = channel();
+            let thread = thread::spawn(move || {
+                // Destructors run in reverse order, so the list is gone when `AtEnd` is dropped.
+                AT_END.with(|end| end.replace(Some(AtEnd(domain.clone(), sender))));
+                drop(domain.reader());
+            });
+            thread.join().unwrap();
+            assert_eq!(receiver.recv().unwrap(), None);
         }
     }
 }

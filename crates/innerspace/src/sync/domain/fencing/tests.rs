@@ -107,7 +107,7 @@ fn who_comes_while_readers_fence_judges_by_the_grace_periods_since() {
 enum Enter {
     Whole,
     Alone,
-    Look,
+    Reader,
 }
 
 /// Readers use the page that a word leads to. A revoker replaces the page, and spoils the old one
@@ -147,19 +147,16 @@ fn nothing_is_reused_in_use_while_readers_are_told_to_fence_and_to_stop() {
                             sections.leave();
                         }
                     }
-                    Enter::Look => match domain.look() {
-                        Some(_look) => used_one(),
-                        None => {
-                            let _reader = domain.reader();
-                            used_one();
-                        }
-                    },
+                    Enter::Reader => {
+                        let _reader = domain.reader();
+                        used_one();
+                    }
                 }
                 used += 1;
             }
         })
     };
-    let readers = [Enter::Whole, Enter::Alone, Enter::Look].map(reader);
+    let readers = [Enter::Whole, Enter::Alone, Enter::Reader].map(reader);
     let teller = {
         let (domain, over) = (domain.clone(), over.clone());
         thread::spawn(move || {
