@@ -113,7 +113,7 @@ pub(crate) use meta::{Kind, Meta, Uses};
 #[cfg(not(loom))]
 pub(crate) use owned::OwnedFrame;
 #[cfg(not(loom))]
-pub(crate) use pinned::{Grip, Here, Pinned, ViewOwner};
+pub(crate) use pinned::{Pinned, ViewOwner};
 #[cfg(not(loom))]
 pub(crate) use row::Row;
 pub(crate) use tag::{HeldOf, TAGGED_BYTES, Tag, Tags};

@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 
-use super::{FlagSet, Frames, HeldOf, Hold, Meta, PutView, Tag, Uses};
+use super::{FlagSet, Frames, HeldOf, Hold, Meta, PutView, Tag};
 use crate::sync::Arc;
 use crate::units::{FrameId, PAGE_SIZE};
 
@@ -50,6 +50,9 @@ pub(crate) struct Pinned<K: ViewOwner> {
 /// Set in the owner of a [`Pinned`] that views several blocks ([`super::row`]).
 pub(super) const SEVERAL: usize = 1;
 
+/// The bytes of a view that has not got its own yet.
+const NO_BYTES: NonNull<[u8]> = NonNull::from_ref(&[]);
+
 /// The bytes of a cloned view of a block that had too many views to count one more.
 type Copied = Arc<[u8]>;
 
@@ -59,101 +62,27 @@ unsafe impl<K: ViewOwner> Send for Pinned<K> {}
 // SAFETY: as above; `&Pinned` gives only `&[u8]`.
 unsafe impl<K: ViewOwner> Sync for Pinned<K> {}
 
-/// One call to [`Pinned::find`]. Its lifetime is unique, so that a [`Grip`] can be used only by the
-/// call from which it came.
-pub(crate) struct Here<'id, K> {
-    owner: &'id K,
-    /// The offset of the view's first byte in its page.
-    in_page: usize,
-    _only: PhantomData<fn(&'id ()) -> &'id ()>,
-}
-
-impl<K> Clone for Here<'_, K> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<K> Copy for Here<'_, K> {}
-
-/// A view in two words, which a function can return in registers. The view begins at a byte inside
-/// an up-to-date block. The offset of this byte in its page is the `in_page` of the call to
-/// [`Pinned::find`]. Dropping the grip does not drop the view.
-#[must_use = "it counts as a view"]
-pub(crate) struct Grip<'id, K> {
-    start: NonNull<u8>,
-    meta: NonNull<Meta>,
-    here: PhantomData<Here<'id, K>>,
-}
-
-impl<'id, K: ViewOwner> Here<'id, K> {
-    /// Takes a view of the block at `frame`, from byte `inside` on. Returns `None` if the frame is
-    /// not cached, is not up to date, is being written or is mapped writable, or if the block does
-    /// not have that byte. Calls `is_still` once the view is taken, and also returns `None` if it
-    /// returns false: the frame is another block by now.
-    pub(crate) fn take(
-        self,
-        frame: FrameId,
-        inside: usize,
-        is_still: impl FnOnce() -> bool,
-    ) -> Option<Grip<'id, K>> {
-        let held = match self.owner.frames().meta(frame).hold.try_view() {
-            true if is_still() => HeldOf::Sought,
-            true => HeldOf::Other,
-            false => HeldOf::Refused,
-        };
-        self.up_to_date(frame, inside, held)
-    }
-
-    /// Like [`Here::take`], for the page with this tag, hot or not, if it is where it was last
-    /// found. Returns its frame as well.
-    pub(crate) fn take_guessed(self, tag: Tag) -> Option<(FrameId, Grip<'id, K>)> {
-        let frames = self.owner.frames();
-        let frame = frames.lookaside.guess(tag);
-        let held = frames.meta(frame).try_hold_of(tag, Hold::try_view);
-        let grip = self.up_to_date(frame, self.in_page, held)?;
-        Some((frame, grip))
-    }
-
-    /// Returns the view that was just taken of the block at `frame`, if `held` says that this is
-    /// the block sought, and if the block is up to date and has byte `inside`. Otherwise drops the
-    /// view.
-    fn up_to_date(self, frame: FrameId, inside: usize, held: HeldOf) -> Option<Grip<'id, K>> {
-        assert_eq!(inside % PAGE_SIZE, self.in_page, "as the call said");
-        if held == HeldOf::Refused {
-            return None;
-        }
-        let frames = self.owner.frames();
-        let meta = frames.meta(frame);
-        let is_there = inside < PAGE_SIZE << meta.order();
-        if held == HeldOf::Other || !is_there || !meta.flags.load().contains(FlagSet::UPTODATE) {
-            give_back(self.owner, meta);
-            return None;
-        }
-        Some(Grip {
-            // SAFETY: the byte is inside the block, which is inside the arena.
-            start: unsafe { frames.start(frame).add(inside) },
-            meta: NonNull::from_ref(meta),
-            here: PhantomData,
-        })
-    }
-
-    /// Takes a view of the page with this tag, if the page is hot and is where it was last found:
-    /// the usual hit.
+impl<K: ViewOwner> Pinned<K> {
+    /// Returns the view of `len` bytes that begins `in_page` bytes into the page with this tag, if
+    /// the page is hot and is where it was last found: the usual hit.
+    ///
+    /// # Panics
+    /// If the bytes reach beyond the page.
     #[inline(always)]
-    pub(crate) fn take_hot(self, tag: Tag) -> Option<Grip<'id, K>> {
-        let (meta, start) = self.owner.frames().guess(tag);
+    pub(crate) fn find_hot(owner: &K, tag: Tag, in_page: usize, len: usize) -> Option<Pinned<K>> {
+        assert!(in_page < PAGE_SIZE && len <= PAGE_SIZE - in_page);
+        let (meta, start) = owner.frames().guess(tag);
         match meta.try_hold_of(tag, Hold::try_view_hot) {
-            HeldOf::Sought => Some(Grip {
+            HeldOf::Sought => {
                 // SAFETY: the byte is inside the first page of a block, which is inside the arena.
                 // The block is up to date, see `Meta::warm`.
-                start: unsafe { start.add(self.in_page) },
-                meta: NonNull::from_ref(meta),
-                here: PhantomData,
-            }),
+                let start = unsafe { start.add(in_page) };
+                let bytes = NonNull::slice_from_raw_parts(start, len);
+                Some(Pinned::of_block(owner, meta, bytes))
+            }
             HeldOf::Other => {
                 cold_path();
-                give_back(self.owner, meta);
+                give_back(owner, meta);
                 None
             }
             HeldOf::Refused => {
@@ -162,16 +91,48 @@ impl<'id, K: ViewOwner> Here<'id, K> {
             }
         }
     }
-}
 
-/// Drops a view that was just taken of a block.
-#[cold]
-#[inline(never)]
-fn give_back<K: ViewOwner>(owner: &K, meta: &Meta) {
-    drop(Pinned::of_block(owner, meta, &[]));
-}
+    /// Takes a view of the page with this tag, hot or not, if it is where it was last found.
+    /// Returns its frame as well. The view has no bytes before [`Pinned::up_to_date`].
+    pub(crate) fn take_guessed(owner: &K, tag: Tag) -> Option<(FrameId, Pinned<K>)> {
+        let frames = owner.frames();
+        let frame = frames.lookaside.guess(tag);
+        let meta = frames.meta(frame);
+        match meta.try_hold_of(tag, Hold::try_view) {
+            HeldOf::Sought => Some((frame, Pinned::of_block(owner, meta, NO_BYTES))),
+            HeldOf::Other => {
+                give_back(owner, meta);
+                None
+            }
+            HeldOf::Refused => None,
+        }
+    }
 
-impl<K: ViewOwner> Pinned<K> {
+    /// Takes a view of whichever block starts at `frame`. Returns `None` if the frame is not
+    /// cached, is being written or is mapped writable. The view has no bytes before
+    /// [`Pinned::up_to_date`].
+    pub(crate) fn take(owner: &K, frame: FrameId) -> Option<Pinned<K>> {
+        let meta = owner.frames().meta(frame);
+        let viewed = meta.hold.try_view();
+        viewed.then(|| Pinned::of_block(owner, meta, NO_BYTES))
+    }
+
+    /// Returns the view with the bytes `inside` of its block. Drops the view and returns `None` if
+    /// the block is not up to date or does not have these bytes.
+    pub(crate) fn up_to_date(mut self, inside: Range<usize>) -> Option<Pinned<K>> {
+        let (meta, owner) = self.parts()?;
+        let len = inside.end.checked_sub(inside.start)?;
+        let is_there = inside.end <= PAGE_SIZE << meta.order();
+        if !is_there || !meta.flags.load().contains(FlagSet::UPTODATE) {
+            return None;
+        }
+        let start = owner.frames().start(owner.frames().id_of(meta));
+        // SAFETY: the bytes are inside the block, which is inside the arena.
+        let start = unsafe { start.add(inside.start) };
+        self.bytes = NonNull::slice_from_raw_parts(start, len);
+        Some(self)
+    }
+
     /// Takes a view of the bytes `range` of the block that starts at `frame`. Returns `None` if the
     /// frame is not cached, is not up to date, is being written or is mapped writable, or if
     /// `range` is not inside the block. The frame may be another block by now, so the caller looks
@@ -181,38 +142,7 @@ impl<K: ViewOwner> Pinned<K> {
         frame: FrameId,
         range: Range<usize>,
     ) -> Option<Pinned<K>> {
-        let len = range.end.checked_sub(range.start)?;
-        Pinned::find(&**owner, range.start % PAGE_SIZE, len, |here| {
-            here.take(frame, range.start, || true)
-        })
-    }
-
-    /// Returns the view of `len` bytes that begins where `find` finds it, `in_page` bytes into a
-    /// page. Returns `None` if `find` finds nothing, or if the bytes reach beyond the block's end.
-    #[inline(always)]
-    pub(crate) fn find(
-        owner: &K,
-        in_page: usize,
-        len: usize,
-        find: impl for<'id> FnOnce(Here<'id, K>) -> Option<Grip<'id, K>>,
-    ) -> Option<Pinned<K>> {
-        let here = Here {
-            owner,
-            in_page: in_page % PAGE_SIZE,
-            _only: PhantomData,
-        };
-        let grip = find(here)?;
-        // The first half of the condition is known before the view is taken, and often at compile
-        // time.
-        if len > PAGE_SIZE - here.in_page && !Pinned::reaches(owner, grip.meta, grip.start, len) {
-            return None;
-        }
-        Some(Pinned {
-            bytes: NonNull::slice_from_raw_parts(grip.start, len),
-            block: Some(grip.meta),
-            owner: std::ptr::from_ref(owner).cast(),
-            _of: PhantomData,
-        })
+        Pinned::take(&**owner, frame)?.up_to_date(range)
     }
 
     /// Returns this view, whose length is `len`. A caller that knows the length at compile time
@@ -227,29 +157,23 @@ impl<K: ViewOwner> Pinned<K> {
         self
     }
 
-    /// Returns whether the `len` bytes from a view's beginning are in its block. If not, drops the
-    /// view.
-    #[inline(never)]
-    fn reaches(owner: &K, meta: NonNull<Meta>, start: NonNull<u8>, len: usize) -> bool {
-        // SAFETY: the metadata belongs to the arena, which lives on, see `ViewOwner`.
-        let meta = unsafe { meta.as_ref() };
-        let frames = owner.frames();
-        let first = frames.host(frames.id_of(meta)) as usize;
-        let inside = start.addr().get() - first;
-        let reaches = len <= (PAGE_SIZE << meta.order()) - inside;
-        if !reaches {
-            drop(Pinned::of_block(owner, meta, &[]));
-        }
-        reaches
-    }
-
-    fn of_block(owner: &K, meta: &Meta, bytes: &'static [u8]) -> Pinned<K> {
+    /// Makes a view of a block that is counted already.
+    #[inline(always)]
+    fn of_block(owner: &K, meta: &Meta, bytes: NonNull<[u8]>) -> Pinned<K> {
         Pinned {
-            bytes: NonNull::from_ref(bytes),
+            bytes,
             block: Some(NonNull::from_ref(meta)),
             owner: std::ptr::from_ref(owner).cast(),
             _of: PhantomData,
         }
+    }
+
+    /// Returns the metadata and the owner of a view of one block.
+    fn parts(&self) -> Option<(&Meta, &K)> {
+        let meta = self.block?;
+        // SAFETY: the owner of a view of one block is a `K`. The view keeps it and the metadata
+        // alive, see `ViewOwner`.
+        Some(unsafe { (meta.as_ref(), &*self.owner.cast::<K>()) })
     }
 
     /// Makes a view of bytes that need no owner.
@@ -263,11 +187,9 @@ impl<K: ViewOwner> Pinned<K> {
         }
     }
 
-    /// Returns the record of uses of the view's block, or `None` if the view is not one of a block.
-    pub(crate) fn uses(&self) -> Option<&Uses> {
-        // SAFETY: the metadata belongs to the owner's arena, which lives as long as the view's
-        // bytes.
-        self.block.map(|meta| unsafe { &meta.as_ref().uses })
+    /// Returns the metadata of the view's block, or `None` if the view is not one of one block.
+    pub(crate) fn meta(&self) -> Option<&Meta> {
+        Some(self.parts()?.0)
     }
 
     /// Returns how the bytes are kept, for debug output.
@@ -279,6 +201,13 @@ impl<K: ViewOwner> Pinned<K> {
             None => "copied",
         }
     }
+}
+
+/// Drops a view that was just taken of a block.
+#[cold]
+#[inline(never)]
+fn give_back<K: ViewOwner>(owner: &K, meta: &Meta) {
+    drop(Pinned::of_block(owner, meta, NO_BYTES));
 }
 
 impl<K: ViewOwner> Clone for Pinned<K> {
@@ -295,10 +224,8 @@ impl<K: ViewOwner> Pinned<K> {
     /// If the part reaches beyond the bytes.
     pub(crate) fn part(&self, range: Range<usize>) -> Pinned<K> {
         let bytes = NonNull::from_ref(&self[range]);
-        let owner = match self.block {
-            Some(meta) => {
-                // SAFETY: as in `drop`; `self` keeps owner and metadata alive.
-                let (meta, owner) = unsafe { (meta.as_ref(), &*self.owner.cast::<K>()) };
+        let owner = match self.parts() {
+            Some((meta, owner)) => {
                 // A child of fork(2) has no metadata.
                 let is_wiped = owner.frames().is_wiped();
                 let cloned = (!is_wiped).then(|| meta.hold.try_clone_view()).flatten();

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 
 use super::hold::{Hold, PutView};
-use super::pinned::{Grip, Here, Pinned, SEVERAL, ViewOwner};
+use super::pinned::{Pinned, SEVERAL, ViewOwner};
 use super::tag::{HeldOf, Tag};
 use crate::sync::Arc;
 use crate::sys::copy;
@@ -62,20 +62,20 @@ impl<'o, K: ViewOwner> Row<'o, K> {
         FrameId(self.first.0 + ((self.blocks - 1) << self.order))
     }
 
-    /// Adds the block of which `find` takes a view, from its first byte on. Returns false if `find`
-    /// takes none. If the block has another order or does not follow the last one, drops the view
-    /// and returns false.
-    pub(crate) fn add(
-        &mut self,
-        find: impl for<'id> FnOnce(Here<'id, K>) -> Option<Grip<'id, K>>,
-    ) -> bool {
-        let Some(found) = Pinned::find(self.owner, 0, PAGE_SIZE, find) else {
+    /// Adds the block of a view. If the block has another order or does not follow the last one,
+    /// drops the view and returns false.
+    ///
+    /// # Panics
+    /// If the view has no bytes, or another owner.
+    pub(crate) fn add(&mut self, view: Pinned<K>) -> bool {
+        // A block of which a view has bytes is up to date.
+        assert!(!view.is_empty() && std::ptr::eq(view.owner.cast(), self.owner));
+        let Some(meta) = view.meta() else {
             return false;
         };
-        let frames = self.owner.frames();
-        let frame = frames.frame_of(found.as_ptr().addr());
+        let frame = self.owner.frames().id_of(meta);
         let next = FrameId(self.first.0 + (self.blocks << self.order));
-        let is_whole = frames.meta(frame).order() == self.order;
+        let is_whole = meta.order() == self.order;
         if !is_whole || self.blocks > 0 && frame != next {
             return false;
         }
@@ -83,7 +83,7 @@ impl<'o, K: ViewOwner> Row<'o, K> {
             self.first = frame;
         }
         self.blocks += 1;
-        mem::forget(found);
+        mem::forget(view);
         true
     }
 

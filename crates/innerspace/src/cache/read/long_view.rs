@@ -71,7 +71,7 @@ use crate::cache::read::view::{MAX_ZEROS, View};
 use crate::cache::wait::Wait;
 use crate::cache::write::in_place::{end_write_mappings, move_block};
 use crate::cache::write::write_at::end_operation;
-use crate::frame::{Dropped, FlagSet, HoldState, Kind, Row, Uses, Window};
+use crate::frame::{Dropped, FlagSet, HoldState, Kind, Pinned, Row, Uses, Window};
 use crate::group::{GroupId, LimitError, LimitReason};
 use crate::reclaim::{AllocMode, Evictable, Io, Pool, PoolFrame};
 use crate::stats::Event;
@@ -164,15 +164,13 @@ impl Handle {
         let mut row = Row::new(&core.pool, core.id.order);
         for block in core.blocks_of(range.clone()) {
             let tag = core.blocks.index.tags().sought(block);
-            let follows = row.add(|pool| {
-                let cached = pool.take_hot(tag);
-                let cached = cached.or_else(|| take_cached(core, pool, block, 0));
-                cached.or_else(|| {
-                    let held = core.lookup(block)?;
-                    take_held(core, pool, (block, held.frame), 0)
-                })
+            let cached = Pinned::find_hot(&*core.pool, tag, 0, PAGE_SIZE);
+            let cached = cached.or_else(|| take_cached(core, block, 0..PAGE_SIZE));
+            let view = cached.or_else(|| {
+                let held = core.lookup(block)?;
+                take_held(core, (block, held.frame), 0..PAGE_SIZE)
             });
-            if !follows {
+            if !row.add(view?) {
                 return None;
             }
             let uses = &core.frames().meta(row.last()).uses;
@@ -269,7 +267,8 @@ impl Handle {
             page.set_kind(Kind::Cached);
             let frame = page.publish(HoldState::cached(1));
             core.pool.lru_add(frame);
-            let follows = row.add(|pool| pool.take(frame, 0, || true));
+            let view = Pinned::try_new(&core.pool, frame, 0..PAGE_SIZE);
+            let follows = view.is_some_and(|view| row.add(view));
             assert!(follows, "nobody else takes it out or writes to it");
             let dropped = core.pool.uncache(frame);
             debug_assert_eq!(dropped, Dropped::Held);
@@ -385,8 +384,8 @@ impl<'f> LineUp<'f> {
                     let frame = locked.frame();
                     // The view is taken under the block's lock, so that no writer changes the block
                     // or moves it first.
-                    let place = (block, frame);
-                    let follows = self.row.add(|pool| take_held(self.core, pool, place, 0));
+                    let view = take_held(self.core, (block, frame), 0..PAGE_SIZE);
+                    let follows = view.is_some_and(|view| self.row.add(view));
                     if !follows || !self.is_at_its_place(block) {
                         return Ok(false);
                     }

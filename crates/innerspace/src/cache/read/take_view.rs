@@ -12,7 +12,7 @@ use crate::cache::read::fill::Miss;
 use crate::cache::read::view::View;
 use crate::cache::wait::Wait;
 use crate::cache::write::in_place::end_write_mappings;
-use crate::frame::{Grip, Here, Pinned, Uses};
+use crate::frame::{Pinned, Uses};
 use crate::reclaim::Pool;
 use crate::sync::{Arc, failpoint, raw};
 use crate::units::{FrameId, PAGE_SIZE};
@@ -69,7 +69,7 @@ impl Handle {
             .index
             .tags()
             .sought(range.start / PAGE_SIZE as u64);
-        Pinned::find(&*core.pool, in_page, len, |pool| pool.take_hot(tag))
+        Pinned::find_hot(&*core.pool, tag, in_page, len)
     }
 
     /// Returns a view across the boundary of two pages, if both are cached and hot, and their
@@ -114,28 +114,21 @@ impl Handle {
         if start + len > core.block_bytes() {
             return self.view_across(range, wait).map(|View(pinned)| pinned);
         }
-        let (block, start) = (range.start >> core.block_shift(), start as usize);
-        let (pool, in_page, len) = (&*core.pool, start % PAGE_SIZE, len as usize);
-        let cached = Pinned::find(pool, in_page, len, |pool| {
-            take_cached(core, pool, block, start)
-        });
-        if let Some(pinned) = cached {
+        let block = range.start >> core.block_shift();
+        let inside = start as usize..(start + len) as usize;
+        if let Some(pinned) = take_cached(core, block, inside.clone()) {
             // At the first use since the block was read ahead, its stream continues.
-            if let Some(uses) = pinned.uses()
-                && uses.has(Uses::AHEAD)
+            if let Some(meta) = pinned.meta()
+                && meta.uses.has(Uses::AHEAD)
             {
-                core.go_on(block, uses, &self.stream, Get::NONE, drop);
+                core.go_on(block, &meta.uses, &self.stream, Get::NONE, drop);
             }
             return Ok(pinned);
         }
-        let take = |frame| {
-            Pinned::find(pool, in_page, len, |pool| {
-                take_held(core, pool, (block, frame), start)
-            })
-        };
+        let take = |frame| take_held(core, (block, frame), inside.clone());
         loop {
             match core.read_block(range.start, Miss::of(&self.stream), wait)? {
-                None => return Ok(View::zeros(len).0),
+                None => return Ok(View::zeros(len as usize).0),
                 Some(held) => {
                     if let Some(pinned) = take(held.frame) {
                         return Ok(pinned);
@@ -166,57 +159,55 @@ impl Handle {
     }
 }
 
-/// Returns a view that begins `inside` bytes into a cached block, without a reference to it: by a
+/// Returns a view of the bytes `inside` of a cached block, without a reference to the block: by a
 /// guess of its frame, or, in a file without tags, by one look at the index. Marks the block used,
 /// and makes it hot if it then has all marks. Returns `None` if the block was not found in this
 /// way, is not up to date, is being written or is mapped writable.
-pub(super) fn take_cached<'id>(
+pub(super) fn take_cached(
     core: &FileCore,
-    pool: Here<'id, Pool>,
     block: u64,
-    inside: usize,
-) -> Option<Grip<'id, Pool>> {
-    let index = &core.blocks.index;
+    inside: Range<usize>,
+) -> Option<Pinned<Pool>> {
+    let (index, pool) = (&core.blocks.index, &*core.pool);
     let tag = index.tags().sought(block);
-    let (frame, grip) = if tag.is_somewhere() {
-        pool.take_guessed(tag)?
+    let (frame, taken) = if tag.is_somewhere() {
+        Pinned::take_guessed(pool, tag)?
     } else {
-        let section = core.pool.domain.reader();
+        let section = pool.domain.reader();
         let slot = index.slot(core.frames(), block)?;
         let word = slot.load(raw::Ordering::Acquire);
         let Word::Block(frame) = Word::decode(word) else {
             return None;
         };
         failpoint!(WordRead);
-        let is_still = || {
-            let is_there = slot.load(raw::Ordering::Acquire) == word;
-            drop(section);
-            is_there
-        };
-        (frame, pool.take(frame, inside, is_still)?)
+        let taken = Pinned::take(pool, frame)?;
+        let is_there = slot.load(raw::Ordering::Acquire) == word;
+        // A view of another block is dropped outside the section.
+        drop(section);
+        (frame, is_there.then_some(taken)?)
     };
-    core.pool.mark_accessed(frame);
-    core.pool.warm_if_marked(frame);
-    Some(grip)
+    let view = taken.up_to_date(inside)?;
+    pool.mark_accessed(frame);
+    pool.warm_if_marked(frame);
+    Some(view)
 }
 
-/// Returns a view that begins `inside` bytes into a block which the caller holds in the given
-/// frame. Marks the block used, and makes it hot if it then has all marks. Enters the frame in the
-/// lookaside table, so that the next view guesses it. Returns `None` if the block is not up to
-/// date, is being written or is mapped writable.
+/// Returns a view of the bytes `inside` of a block which the caller holds in the given frame. Marks
+/// the block used, and makes it hot if it then has all marks. Enters the frame in the lookaside
+/// table, so that the next view guesses it. Returns `None` if the block is not up to date, is being
+/// written or is mapped writable.
 ///
 /// The block may be moved meanwhile. Its old frame stays CACHED until the index leads to the new
 /// one, and leaves the cache before the new one is written. So the view shows the block's bytes as
 /// they were when it was found, or later (I10).
-pub(super) fn take_held<'id>(
+pub(super) fn take_held(
     core: &FileCore,
-    pool: Here<'id, Pool>,
     (block, frame): (u64, FrameId),
-    inside: usize,
-) -> Option<Grip<'id, Pool>> {
-    let grip = pool.take(frame, inside, || true)?;
+    inside: Range<usize>,
+) -> Option<Pinned<Pool>> {
+    let view = Pinned::try_new(&core.pool, frame, inside)?;
     core.note_found(block, frame);
     core.pool.mark_accessed(frame);
     core.pool.warm_if_marked(frame);
-    Some(grip)
+    Some(view)
 }
