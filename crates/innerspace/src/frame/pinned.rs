@@ -17,8 +17,8 @@ use crate::units::{FrameId, PAGE_SIZE};
 /// A view holds no reference to its owner. That would cost two read-modify-writes for each view, on
 /// a cache line that all threads share. Something else keeps the owner alive as long as it has a
 /// viewed block:
-/// - While the block is CACHED, its file does. The file has an `Arc` of the owner, and no block
-///   stays CACHED that the file can no longer reach.
+/// - While the block is CACHED, its file keeps the owner alive. The file has an `Arc` of the owner,
+///   and no block stays CACHED that the file can no longer reach.
 /// - When a block with views is removed from its file, its views are counted first. From then on
 ///   the owner keeps itself alive until the last of these views is gone ([`super::detached`]).
 pub(crate) trait ViewOwner: Send + Sync + 'static {
@@ -28,7 +28,7 @@ pub(crate) trait ViewOwner: Send + Sync + 'static {
     /// Counts one more view of a detached block.
     fn detached_view_made(&self, meta: &Meta);
 
-    /// Counts one view less of a detached block. This may free the frame and the owner.
+    /// Counts one view fewer of a detached block. This may free the frame and the owner.
     fn detached_view_gone(&self, meta: &Meta);
 }
 
@@ -47,10 +47,11 @@ pub(crate) struct Pinned<K: ViewOwner> {
     pub(super) _of: PhantomData<K>,
 }
 
-/// Set in the owner of a [`Pinned`] that views several blocks ([`super::row`]).
+/// The bit that is set in the owner pointer of a [`Pinned`] that views several blocks
+/// ([`super::row`]).
 pub(super) const SEVERAL: usize = 1;
 
-/// The bytes of a view that has not got its own yet.
+/// The bytes of a view that has none yet.
 const NO_BYTES: NonNull<[u8]> = NonNull::from_ref(&[]);
 
 /// The bytes of a cloned view of a block that had too many views to count one more.
@@ -93,7 +94,7 @@ impl<K: ViewOwner> Pinned<K> {
     }
 
     /// Takes a view of the page with this tag, hot or not, if it is where it was last found.
-    /// Returns its frame as well. The view has no bytes before [`Pinned::up_to_date`].
+    /// Returns its frame as well. The view is empty until [`Pinned::up_to_date`] gives it bytes.
     pub(crate) fn take_guessed(owner: &K, tag: Tag) -> Option<(FrameId, Pinned<K>)> {
         let frames = owner.frames();
         let frame = frames.lookaside.guess(tag);
@@ -109,8 +110,8 @@ impl<K: ViewOwner> Pinned<K> {
     }
 
     /// Takes a view of whichever block starts at `frame`. Returns `None` if the frame is not
-    /// cached, is being written or is mapped writable. The view has no bytes before
-    /// [`Pinned::up_to_date`].
+    /// cached, is being written or is mapped writable. The view is empty until
+    /// [`Pinned::up_to_date`] gives it bytes.
     pub(crate) fn take(owner: &K, frame: FrameId) -> Option<Pinned<K>> {
         let meta = owner.frames().meta(frame);
         let viewed = meta.hold.try_view();
@@ -157,7 +158,7 @@ impl<K: ViewOwner> Pinned<K> {
         self
     }
 
-    /// Makes a view of a block that is counted already.
+    /// Makes the value of a view that the block's hold word already counts.
     #[inline(always)]
     fn of_block(owner: &K, meta: &Meta, bytes: NonNull<[u8]>) -> Pinned<K> {
         Pinned {
@@ -171,8 +172,8 @@ impl<K: ViewOwner> Pinned<K> {
     /// Returns the metadata and the owner of a view of one block.
     fn parts(&self) -> Option<(&Meta, &K)> {
         let meta = self.block?;
-        // SAFETY: the owner of a view of one block is a `K`. The view keeps it and the metadata
-        // alive, see `ViewOwner`.
+        // SAFETY: the owner of a view of one block is a `K`. The view keeps the owner and the
+        // metadata alive, see `ViewOwner`.
         Some(unsafe { (meta.as_ref(), &*self.owner.cast::<K>()) })
     }
 
@@ -187,7 +188,7 @@ impl<K: ViewOwner> Pinned<K> {
         }
     }
 
-    /// Returns the metadata of the view's block, or `None` if the view is not one of one block.
+    /// Returns the metadata of the view's block, or `None` if the view is not of exactly one block.
     pub(crate) fn meta(&self) -> Option<&Meta> {
         Some(self.parts()?.0)
     }
@@ -298,8 +299,8 @@ impl<K: ViewOwner> Drop for Pinned<K> {
         let put = unsafe { meta.as_ref() }.hold.put_view();
         if put == PutView::Detached {
             cold_path();
-            // SAFETY: the owner keeps itself and the frame alive until it was notified that this
-            // view is gone.
+            // SAFETY: the owner keeps itself and the frame alive until it has been notified that
+            // this view is gone.
             unsafe { notify_owner::<K>(meta, self.owner) }
         }
     }

@@ -37,8 +37,8 @@ impl<'o, K: ViewOwner> Row<'o, K> {
         }
     }
 
-    /// Returns the row of the blocks that `bytes` reaches into, of each of which there is a view.
-    /// Returns `None` in a child of fork(2), which has no metadata.
+    /// Returns the row of the blocks that `bytes` reaches into. There is a view of each of these
+    /// blocks. Returns `None` in a child of fork(2), which has no metadata.
     fn of(owner: &'o K, bytes: NonNull<[u8]>) -> Option<Row<'o, K>> {
         let frames = owner.frames();
         if frames.is_wiped() {
@@ -68,7 +68,7 @@ impl<'o, K: ViewOwner> Row<'o, K> {
     /// # Panics
     /// If the view has no bytes, or another owner.
     pub(crate) fn add(&mut self, view: Pinned<K>) -> bool {
-        // A block of which a view has bytes is up to date.
+        // If a view has bytes, its block is up to date.
         assert!(!view.is_empty() && std::ptr::eq(view.owner.cast(), self.owner));
         let Some(meta) = view.meta() else {
             return false;
@@ -91,7 +91,7 @@ impl<'o, K: ViewOwner> Row<'o, K> {
     /// its last.
     ///
     /// # Panics
-    /// If they do not.
+    /// If the bytes do not reach into both.
     pub(crate) fn into_view(self, inside: Range<usize>) -> Pinned<K> {
         const { assert!(align_of::<K>() > SEVERAL, "the bit is free") }
         let block = PAGE_SIZE << self.order;
@@ -141,9 +141,9 @@ impl<K: ViewOwner> Pinned<K> {
     }
 
     /// Returns a view of `len` bytes that begins `in_page` bytes into the page with the first tag
-    /// and crosses its end: the usual small view across a block's end. Returns `None` unless that
-    /// page is where it was last found, the page with the second tag lies right behind it, and both
-    /// are hot.
+    /// and ends in the page with the second tag: the usual small view across a block's end. Returns
+    /// `None` unless the first page is where it was last found, the second page is right behind it,
+    /// and both are hot.
     #[inline]
     pub(crate) fn find_pair(
         owner: &K,
@@ -186,7 +186,7 @@ impl<K: ViewOwner> Pinned<K> {
         self.row_owner().is_some()
     }
 
-    /// For a view of several blocks, returns a view of a part of the bytes, which is not empty.
+    /// Returns a view of a part of the bytes, which must not be empty, of a view of several blocks.
     /// Returns `None` if the count of a block's views is full, and in a child of fork(2).
     pub(super) fn part_of_row(&self, bytes: NonNull<[u8]>) -> Option<Pinned<K>> {
         let owner = self.row_owner()?;
