@@ -37,9 +37,10 @@
 //! | which stores a request may call | `owners/owner.rs`, `Io`; `alloc/request.rs`, `reclaim_io` |
 //! | when the background frees and writes | `background/steps.rs` |
 //!
-//! **The order in which a scan's pages are evicted.** New blocks come to the head of their group's
-//! inactive list, a batch at a time (`lists/batch.rs`). Reclaim isolates clusters of at most 256
-//! frames from the tail, the oldest first (`isolate` in `lists/lru.rs`). Those that `verdict`
+//! **The order in which the pages of a scan, a read from beginning to end, are evicted.** New blocks
+//! come to the head of their group's inactive list, a batch at a time (`lists/batch.rs`, and
+//! `add_run` in `lists/lru.rs`). Reclaim isolates clusters of at most 256 frames (`MOST_CLUSTER` in
+//! `evict/passes.rs`) from the tail, the oldest first (`isolate` in `lists/lru.rs`). Those that `verdict`
 //! chooses for eviction are sorted by file and block number (`by_owner` in `evict/cluster.rs`), so
 //! that neighbours are written and freed together: the order inside a cluster is that of the file,
 //! not of age. An active block goes to the inactive list first, to its head or to its tail as the

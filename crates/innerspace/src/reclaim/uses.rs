@@ -11,10 +11,11 @@
 //! - accesses through a mapping. Reclaim looks at the page from time to time, and all accesses
 //!   since its last look count as one use. They set the accessed bit (VALID_R or VALID_X,
 //!   `space/table/pte.rs`). Reclaim collects this bit by `Owner::age`, and calls
-//!   [`Pool::used_through_mapping`].
+//!   [`Pool::used_through_mapping`] (`evict/cluster.rs`, `verdict`; `evict/aging.rs`, `age_tail`).
 //!
 //! None of these is a use: read-ahead, fault-around, a prefetch, an uncached read. A block that
-//! comes back soon after its eviction may become active immediately: `lists/refault.rs`.
+//! comes back soon after its eviction may become active immediately: `lists/refault.rs`, for the
+//! lookups that `note_refault` in `cache/lookup/get.rs` counts as uses.
 
 use std::time::Instant;
 

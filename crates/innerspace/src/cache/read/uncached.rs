@@ -48,7 +48,7 @@ impl PagedFile {
     /// Like [`PagedFile::scan`], for bytes that are needed once, as for a copy, a checksum or a
     /// scrub: a block that was not cached before is not cached afterwards, with the exceptions that
     /// [`PagedFile::read_at_uncached`] names. The scan takes memory for two windows of read-ahead
-    /// at a time (each is 1 MiB or a thirty-second of the limit, whichever is less), or for one
+    /// at a time (each is at most 1 MiB, and at most the largest window of other reads), or for one
     /// block.
     ///
     /// ```
