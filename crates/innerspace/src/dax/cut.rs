@@ -73,7 +73,7 @@ impl DaxCore {
         let cut = self.cut_out(gone, Removal::Free);
         let cut = cut.and_then(|()| self.set_len_of_map(new));
         if cut.is_err() {
-            // The remaining part of the tail belongs to the file again, with its bytes as they are.
+            // The part that was not cut off belongs to the file again, with its bytes as they are.
             self.size.store(old, Ordering::SeqCst);
         }
         cut
@@ -139,8 +139,9 @@ impl DaxCore {
     }
 
     /// Waits for a running sync, and keeps others away. If a sync fails, the pages that it has
-    /// cleaned become dirty again. So until it ends, a page that is marked clean may not be. The
-    /// host also reports a failure only once: to the sync, or to another thread that flushes.
+    /// cleaned become dirty again. So until the sync ends, a page that is marked clean may become
+    /// dirty again. The host also reports a failure only once: to the sync, or to another thread
+    /// that flushes.
     fn no_sync(&self) -> MutexGuard<'_, ()> {
         self.syncing.lock()
     }

@@ -31,7 +31,7 @@ const BATCH: usize = LARGE_PAGES as usize;
 /// The entries of one file.
 pub(super) struct Entries {
     pool: Arc<Pool>,
-    /// The group that pays for the nodes.
+    /// The group to which the nodes are charged.
     group: Group,
     upper: Index,
     pub(super) waits: Waits,
@@ -64,7 +64,7 @@ impl RangeWords for Words<'_> {
 }
 
 impl Entries {
-    /// Returns the group that pays for the nodes.
+    /// Returns the group to which the nodes are charged.
     pub(super) fn group(&self) -> &Group {
         &self.group
     }

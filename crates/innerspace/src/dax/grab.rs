@@ -6,7 +6,7 @@
 //! | range's word | one page | all of it |
 //! |---|---|---|
 //! | absent | a node is linked, then as below | locked, empty and large |
-//! | large entry, locked | waits, by the range's first page | the same |
+//! | large entry, locked | waits; the key is the range's first page | the same |
 //! | large entry | locked as it is | the same |
 //! | node | the page's word: locked, or waited for | locked in place of the node, or refused |
 //!
@@ -54,7 +54,7 @@ pub(super) enum Wanted {
 /// The word that is locked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WordAt {
-    /// The range's own.
+    /// The range's own word.
     Range,
     /// A page's word, in this node.
     Page(FrameId),
@@ -67,9 +67,9 @@ pub(super) struct Held {
     pub(super) place: WordAt,
     /// The first page that the entry covers, which is the key of its waiters.
     pub(super) first: u64,
-    /// The entry in the word while it is locked.
+    /// The entry that the word has while it is locked.
     pub(super) found: Entry,
-    /// The entry for the word when it is unlocked.
+    /// The entry that the word gets when it is unlocked.
     pub(super) entry: Entry,
 }
 

@@ -65,13 +65,13 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// Counts one more.
+    /// Counts one more event.
     #[inline]
     pub(super) fn count(&self, what: Count) {
         self.add(what, 1);
     }
 
-    /// Counts `times` more.
+    /// Counts `times` more events.
     pub(super) fn add(&self, what: Count, times: u64) {
         let Stripe(counts) = &self.0[thread_number() % STRIPES];
         counts[what as usize].fetch_add(times, Ordering::Relaxed);

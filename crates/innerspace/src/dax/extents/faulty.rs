@@ -42,8 +42,8 @@ pub(crate) struct Calls {
     pub(crate) freed: u64,
 }
 
-/// A scattered map with a [`Plan`]. Tests that need extents that are short, unaligned or apart from
-/// the beginning lay them out with [`ScatteredMap::place_at`].
+/// A scattered map with a [`Plan`]. Tests that need short, unaligned or separate extents from the
+/// start lay them out with [`ScatteredMap::place_at`].
 pub(crate) struct Faulty {
     pub(crate) map: ScatteredMap,
     device: DaxDevice,

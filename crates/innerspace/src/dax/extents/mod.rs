@@ -7,10 +7,11 @@
 //! - `Faulty` (tests): a scattered map that fails and misplaces blocks on demand.
 //!
 //! **Rules.** A fault, a write or a cut that relies on a lookup keeps others from changing the
-//! page: it has the page's entry locked, or the file exclusively. If the answer is longer, it
-//! relies only on the part that it has locked. A read by call locks no entry: it shares the file's
-//! `layout`, so that no block is freed. `allocate` is called only for holes. `free` is called once
-//! no thread can reach the pages any more; also for an allocation that is not used after all.
+//! page: it has the page's entry locked, or holds the file exclusively. If the lookup's answer is
+//! longer, the operation relies only on the part that it has locked. A read by call locks no entry:
+//! it shares the file's `layout`, so that no block is freed. `allocate` is called only for holes.
+//! `free` is called once no thread can reach the pages any more; also for an allocation that is not
+//! used after all.
 
 mod blocks;
 #[cfg(test)]
@@ -98,7 +99,8 @@ pub(crate) struct NoBlock {
 }
 
 impl DaxError {
-    /// Wraps an extent map's error on `what`, for `wanted` bytes at `offset` of `file`.
+    /// Wraps the error of an extent map's operation `what`, for `wanted` bytes at `offset` of
+    /// `file`.
     pub(crate) fn from_extents(
         file: &Arc<str>,
         what: DaxAction,
