@@ -41,7 +41,7 @@ pub(super) struct Buddy {
     pub(super) holes: u32,
     /// The parts of windows that have no frames yet.
     pub(super) windows: Vec<Range<u32>>,
-    /// Where to look for the next window first.
+    /// The frame number at which the search for the next window begins.
     pub(super) next_window: u32,
     /// Which parts of the arena have holes, and so no huge pages.
     pub(super) huge: HugeParts,
@@ -161,7 +161,7 @@ impl Buddy {
         id.0 < self.untouched || id.0 >= self.end
     }
 
-    /// Removes a free block from its list. The caller changes its kind.
+    /// Removes a free block from its list. The caller changes the block's kind.
     pub(super) fn unlist(&mut self, metas: &[Meta], id: FrameId) {
         let order = metas[id.index()].order();
         self.lists[usize::from(order)].remove(metas, id);

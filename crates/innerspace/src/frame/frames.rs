@@ -39,7 +39,7 @@ pub(crate) struct ArenaOptions {
     pub(crate) frames: u32,
     /// The number of frames that `Source::Ordinary` leaves free; less than `frames`.
     pub(crate) reserve: u32,
-    /// How many times a waiter may lose a frame's lock to a thread that came later.
+    /// The number of times that a waiter may lose a frame's lock to a thread that came later.
     pub(crate) patience: u32,
     /// The number of holes, for windows: addresses besides those of the usable frames.
     pub(crate) holes: u32,
@@ -318,8 +318,8 @@ impl Frames {
             .discard(frames.start as usize..frames.end as usize);
     }
 
-    /// Prefetches the first quarter of a frame that is to be copied soon. The processor then
-    /// fetches the rest ahead by itself.
+    /// Prefetches the first quarter of a frame that is to be copied soon. The processor's own
+    /// prefetching then fetches the rest.
     #[inline]
     pub(crate) fn prefetch(&self, id: FrameId) {
         copy::prefetch::<{ PAGE_SIZE / 4 }>(self.host(id));

@@ -1,11 +1,11 @@
-//! Which parts of the arena the host may back with huge pages: those without holes.
+//! The parts of the arena that the host may back with huge pages: those without holes.
 //!
 //! The host backs all of a huge page when one of its frames is touched, and may merge small pages
-//! into a huge one at any time. If a frame of it were a hole, the process would have memory for
-//! which nobody is charged. So a part of the arena is advised to have huge pages only while it has
-//! no hole. It loses the advice before its first frame is given up, and gets it back when its last
-//! hole becomes a frame. Blocks are placed in a window from its start to its end, so a long view
-//! consists of huge pages, too.
+//! into a huge one at any time. If a frame of the huge page were a hole, the process would have
+//! memory for which no group is charged. So a part of the arena is advised to have huge pages only
+//! while it has no hole. It loses the advice before its first frame is given up, and gets it back
+//! when its last hole becomes a frame. Blocks are placed in a window from its start to its end, so
+//! a long view consists of huge pages, too.
 //!
 //! Where the advice changes, the host divides a mapping, and a process may have only 65,530 of them
 //! (`vm.max_map_count`). So there are at most [`PARTS`] parts, which are larger than a huge page in

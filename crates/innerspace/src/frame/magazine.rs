@@ -1,11 +1,11 @@
 //! The allocator: magazines of single frames in front of the buddy lists.
 //!
 //! A magazine is a stack of up to 128 free frames on cache lines of its own. Each of the first
-//! threads has a magazine of its own, chosen by the thread's number. The thread uses it with plain
-//! loads and stores (`sync::per_thread` has the protocol). All further threads share a few
-//! magazines, each with a mutex. The magazines outlive all threads: the next thread with a number
-//! finds the frames that the previous one left, so a thread that ends loses nothing and needs no
-//! destructor.
+//! `OWNERS` threads has a magazine to itself, chosen by the thread's number. The thread uses it
+//! with plain loads and stores (`sync::per_thread` has the protocol). All further threads share a
+//! few magazines, each with a mutex. The magazines outlive all threads: the next thread with a
+//! number finds the frames that the previous one left, so a thread that ends loses nothing and
+//! needs no destructor.
 //!
 //! The frame that was freed last is given out first, while it is still warm in the processor's
 //! cache. A full magazine gives its colder half to the buddy lists, and an empty one takes half its
@@ -18,8 +18,8 @@
 //!
 //! A drainer holds the buddy mutex while it empties the magazines. It takes that mutex only after
 //! all owners have left their magazines, because an owner at its magazine may wait for the mutex.
-//! The owners may come back only after the drainer has its block. An owner that came earlier would
-//! fill its magazine with frames from those of others.
+//! The owners may come back only after the drainer has its block. An owner that came back earlier
+//! would fill its magazine with frames from the magazines of others.
 //!
 //! **A thread with a charge finds a frame.** While owners are kept out, all free frames are in the
 //! lists, with one exception: frames that another thread is freeing, and whose charges it still
@@ -29,9 +29,9 @@
 //! *Counting* the magazines without keeping the owners out would not do. Of two frames, one may be
 //! freed into a magazine that was counted already. The other may then be taken, by the charge just
 //! given back, from a magazine that was not counted yet. The count misses both. Keeping owners out
-//! is expensive. But by this a thread that has a charge and finds too little in the lists does get
-//! a frame, unless the reserve is in use or no block of its size is free. In those cases the next
-//! step, reclaim or the reserve, costs more.
+//! is expensive. But it ensures that a thread that has a charge and finds too little in the lists
+//! gets a frame, unless the reserve is in use or no block of the size it wants is free. In those
+//! cases the next step, reclaim or the reserve, costs more.
 //!
 //! **The reserve.** Ordinary allocation never takes frames if fewer than `reserve` would be left in
 //! the buddy lists. `Source::Reserve` may. While the lists have fewer frames than the reserve,
@@ -55,14 +55,14 @@ pub(crate) const HALF: usize = CAPACITY / 2;
 /// Whether an allocation may use the reserved frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Source {
-    /// It leaves the reserve alone.
+    /// The allocation leaves the reserve alone.
     Ordinary,
-    /// It takes from the reserve if nothing else is left.
+    /// The allocation takes from the reserve if nothing else is left.
     Reserve,
 }
 
 /// The fields that all threads change. They have cache lines of their own, because every allocation
-/// reads the other fields.
+/// reads the allocator's other fields.
 #[repr(align(128))]
 #[derive(Debug)]
 struct Common {
@@ -149,7 +149,7 @@ impl Allocator {
     }
 
     /// Returns, as a hint, the single frame that the calling thread gets next. `None` if the thread
-    /// has no magazine of its own, because the hint is not worth a mutex.
+    /// has no magazine of its own, because a hint does not justify locking a mutex.
     #[inline(always)]
     pub(super) fn peek(&self) -> Option<FrameId> {
         self.magazines.enter_own(thread_number())?.top()
@@ -224,7 +224,7 @@ impl Allocator {
         draining
     }
 
-    /// Returns half of the capacity.
+    /// Returns the number of frames that a magazine takes or gives away in one step.
     fn half(&self) -> usize {
         self.capacity / 2
     }
@@ -238,9 +238,9 @@ impl Allocator {
             let wanted = spare.min(self.half());
             let taken = buddy.take_singles(metas, &mut half[..wanted]);
             // The lowest frame of a block goes on top, so that neighbours in a file become
-            // neighbours in the arena. The processor fetches ahead in ascending order, across page
-            // ends too: clearing a page right after its lower neighbour takes 40 % of the time that
-            // it takes after any other page.
+            // neighbours in the arena. The processor prefetches in ascending order, even across the
+            // end of a page: clearing a page right after its lower neighbour takes 40 % of the time
+            // that it takes after any other page.
             half[..taken].iter().rev().for_each(|id| magazine.push(*id));
         });
         magazine.pop()
@@ -272,8 +272,8 @@ impl Allocator {
     }
 }
 
-/// Returns the number of the calling thread's magazine. Under shuttle all threads share one: a
-/// replayed schedule then finds the same one again, and contention is highest.
+/// Returns the number of the calling thread's magazine. Under shuttle all threads share one
+/// magazine: a replayed schedule then finds the same one again, and contention is highest.
 #[inline(always)]
 fn magazine_number() -> usize {
     if cfg!(shuttle) {

@@ -3,8 +3,8 @@
 //! - `flags`: every holder of the frame, atomically; plain stores only on owned frames (I2)
 //! - `kind`, `order`, `group`, `owner`, `index`: the owner of an owned frame, and the allocator;
 //!   any thread reads them
-//! - `owner`, `index` of a leaf: the page table, for the leaf from which it borrows, and for its
-//!   borrower
+//! - `owner`, `index` of a leaf: the page table, which keeps there the first slot that the leaf may
+//!   borrow, and the leaf's borrowers
 //! - `hold`: any thread, atomically, by the table in `docs/protocols/hold-word.md`
 //! - `lru`, `uses`: the LRU of `reclaim`
 //! - `tag`: the cache, under the index mutex
@@ -28,12 +28,12 @@ use super::tag::{HeldOf, Tag};
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-/// What a frame is used for.
+/// The use of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// Inside a block whose first frame has the state, or a hole of the arena ([`super::window`]).
-    /// All-zero metadata means this.
+    /// A frame inside a block whose first frame has the kind, or a hole of the arena
+    /// ([`super::window`]). All-zero metadata means this.
     Part = 0,
     /// The first frame of a free block, in the buddy allocator's lists.
     Free = 1,
@@ -97,7 +97,7 @@ impl Uses {
     pub(crate) const SAMPLED: u8 = 1 << 1;
     /// The frame was used through a mapping, whose accessed bit was cleared for the sample.
     pub(crate) const TOUCHED: u8 = 1 << 2;
-    /// The frame was read ahead, and was not used yet.
+    /// The frame was read ahead, and has not been used yet.
     pub(crate) const AHEAD: u8 = 1 << 3;
     /// The frame was read ahead, and reclaim has passed over it once, because its reader may be on
     /// the way.

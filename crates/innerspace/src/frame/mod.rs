@@ -43,10 +43,10 @@
 //! inside it that of the buddy lists. No foreign code (a waker, a destructor) runs while one of
 //! them is held. A thread's own magazine has no lock (`sync::per_thread`).
 //!
-//! **Neighbours.** Below: `sys` (mapping, copying, the unlock primitive), `sync`. Above: `group`
-//! charges, `reclaim` combines allocation with charges and keeps the LRU lists, and `cache` and
-//! `space` use the frames. This layer does not know files, groups or spaces, never waits for
-//! memory, and reclaims nothing.
+//! **Neighbours.** Below: `sys` (mapping, copying), `sync`. Above: `group` charges, `reclaim`
+//! combines allocation with charges and keeps the LRU lists, and `cache` and `space` use the
+//! frames. This layer does not know files, groups or spaces, never waits for memory, and reclaims
+//! nothing.
 
 #[cfg(not(loom))]
 mod arena;

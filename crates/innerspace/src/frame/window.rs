@@ -6,7 +6,7 @@
 //! frames never changes. But an address may change from one to the other: the frames of a block
 //! that its owner gives up become holes, and as many holes elsewhere become frames in exchange. So
 //! a run of any length can be found among the addresses that are not in use, wherever the free
-//! frames are. It takes memory, not luck.
+//! frames are.
 //!
 //! A [`Window`] is a run of holes that is reserved for its owner. The owner *places* blocks there
 //! one after the other, each in exchange for as many frames, whose memory goes back to the host. So
@@ -18,20 +18,20 @@
 //! are removed from the lists, and as many holes elsewhere become free frames in exchange. So a
 //! window never withholds a frame, and a thread with a charge finds one (see [`super::magazine`]).
 //!
-//! **Metadata.** Its array has an element for each address, but only one element for each frame
-//! that may be in use is charged for. Elements of holes are zeros or no longer mean anything, and a
-//! page that has only such elements goes back to the host. So only those pages of the array take
-//! memory that have the element of some frame. That is little more than is charged for, unless
-//! frames in use are spread thinly over the arena. At worst it is four times as much, 6 % of the
-//! memory.
+//! **Metadata.** The array of metadata has an element for each address, but only one element for
+//! each frame that may be in use is charged for. Elements of holes are zeros or no longer mean
+//! anything, and a page that has only such elements goes back to the host. So a page of the array
+//! takes memory only if it has the element of some frame. That is little more than is charged for,
+//! unless frames in use are spread thinly over the arena. At worst it is four times as much, 6 % of
+//! the memory.
 //!
 //! **Hosts with larger pages**, and the portable form of `sys`, cannot take back single frames. On
-//! these, the process may take up to four times the memory of its frames.
+//! such a host, the process may take up to four times the memory of its frames.
 //!
 //! Everything is done under the buddy mutex, so that a walk from block to block is exact. The kind
 //! and order of a block's first frame are set under this mutex, or by the block's owner, which does
 //! not change where the next block begins. The walk looks at a line of metadata for each block,
-//! starting where the last window ended. It is not for hot paths.
+//! starting where the last window ended. So it is not for hot paths.
 
 use std::mem;
 use std::ops::Range;
@@ -161,7 +161,8 @@ impl Buddy {
             let mut parts = parts.iter();
             parts.find_map(|part| self.find_window(metas, part.clone(), len, order, free))
         };
-        // A long window fills whole parts, if that is possible.
+        // If possible, a long window begins where a part begins ([`super::huge`]), so that it fills
+        // whole parts.
         let part = self.huge.order().max(order);
         let whole = (len >= 1 << part).then(|| find(part, false)).flatten();
         let window = whole.or_else(|| find(order, false));
