@@ -66,7 +66,7 @@ pub(crate) struct DaxSetup {
     pub(crate) shared: bool,
 }
 
-/// What happens when another process cuts the host file short while it is in use.
+/// The effect of another process cutting the host file short while the file is in use.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum OnShrink {

@@ -180,7 +180,8 @@ impl DaxCore {
         if failures == 0 {
             return Ok(());
         }
-        // Until all blocks are done, a store to a dirty page asks for room again.
+        // Until all blocks are done, a store to a dirty page asks the host for room again
+        // (`is_storable`).
         self.show_dirty()?;
         // A failure meanwhile may concern a page that was done already: then the count stays above
         // 0.
