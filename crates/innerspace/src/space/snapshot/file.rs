@@ -18,10 +18,10 @@
 //! loads the snapshot says which file it is.
 //!
 //! A record's check is the CRC-32 of the check before it (for the first record, the header's), its
-//! kind, its length and its payload. So a record fits only its place in its file: if a record is
-//! replaced, lost, repeated or taken from an older save, its own check or that of the next record
-//! fails. The end is a record too, so its check vouches for the whole file. Bytes after the end are
-//! not read.
+//! kind, its length and its payload. So a record is valid only at its own place in its own file: if
+//! a record is replaced, lost, repeated or taken from an older save, its own check or that of the
+//! next record fails. The end is a record too, so its check covers the whole file. Bytes after the
+//! end are not read.
 //!
 //! Other versions are not read: in versions 1 and 2 a check did not depend on the one before it, so
 //! a file with a replaced record could not be told from a good one.
@@ -164,9 +164,9 @@ fn save_pages(
     Ok(saved)
 }
 
-/// Returns the payload of a mapping's record. Refuses devices, whose state is not in memory;
-/// direct-access files, which `load` cannot open by name; and names so long that `load` would take
-/// them for damage.
+/// Returns the payload of a mapping's record. Returns an error for a device, whose state is not in
+/// memory; for a direct-access file, which `load` cannot open by name; and for a name so long that
+/// `load` would take it for damage.
 fn mapping_payload(vma: &Vma) -> Result<Vec<u8>, SnapshotFileError> {
     let at = VirtAddr(vma.start);
     let mut payload = Vec::with_capacity(MAPPING_BYTES + 32);
@@ -196,7 +196,7 @@ fn mapping_payload(vma: &Vma) -> Result<Vec<u8>, SnapshotFileError> {
 struct Records<'io, S> {
     inner: &'io mut S,
     offset: u64,
-    /// The check of the record written or read last.
+    /// The check of the last record that was written or read.
     check: u32,
 }
 
@@ -329,7 +329,7 @@ impl<R: Read> Records<'_, R> {
 }
 
 /// A space being filled. Until the end record is read, its private mappings allow stores, whatever
-/// protection they get then.
+/// protection they will get.
 struct Load<'space, Open> {
     space: &'space Space,
     open: Open,

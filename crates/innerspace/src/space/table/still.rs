@@ -51,8 +51,8 @@ impl Drop for StillPage {
 }
 
 impl Nodes<'_> {
-    /// Returns whether the leaf that owns this page is its only user. Pins are ignored: a store has
-    /// to reach the pinned page itself, not a copy.
+    /// Returns whether the leaf that owns this page is its only user. Pins are ignored: a store
+    /// must reach the pinned page itself, not a copy.
     pub(crate) fn is_sole_owner(self, page: Pte) -> bool {
         self.state(self.frame_of(page)).is_one_ref()
     }
@@ -90,9 +90,9 @@ impl Nodes<'_> {
         })
     }
 
-    /// Copies the anonymous page at `at` in a snapshot's table to `into`. The table has such a page
-    /// there. The caller keeps the snapshot, so the page does not change even without a view. The
-    /// caller is in a section, inside the gate.
+    /// Copies the anonymous page at `at` in a snapshot's table to `into`. The table has an
+    /// anonymous page there. The caller keeps the snapshot, so the page does not change even
+    /// without a view. The caller is in a section, inside the gate.
     pub(crate) fn copy_still_page(self, at: u64, into: &mut [u8; PAGE_SIZE]) {
         let leaf = self.find(at).expect("a snapshot's table loses no leaf");
         let page = pte::load(&self.words(leaf.frame)[slot_index(at, 0)]);

@@ -156,8 +156,8 @@ impl VmaSet {
         })
     }
 
-    /// Checks that every page of `range` is mapped. `what` and `len` are the operation and the
-    /// length as the caller gave them, for the error.
+    /// Checks that every page of `range` is mapped. The error contains `what`, the operation, and
+    /// `len`, the length that the caller gave.
     pub(crate) fn check_covers(
         &self,
         range: &Range<u64>,
