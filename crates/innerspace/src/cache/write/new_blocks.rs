@@ -133,10 +133,26 @@ fn write_new(
         0 => core.pool.alloc_page_from_thread_cache(group),
         _ => None,
     };
-    let (mut page, next) = match from_cache {
-        Some(page_and_next) => page_and_next,
-        None => (core.alloc(AllocMode::Wait)?, frames.next_single()),
-    };
+    // The handle of a page from the thread's own cache stays in registers.
+    match from_cache {
+        Some((page, next)) => fill_and_insert(core, block, (page, next), fill, insert),
+        None => {
+            let page = core.alloc(AllocMode::Wait)?;
+            fill_and_insert(core, block, (page, frames.next_single()), fill, insert)
+        }
+    }
+}
+
+/// Fills a frame and inserts it, and meanwhile prefetches the next one.
+#[inline(always)]
+fn fill_and_insert(
+    core: &FileCore,
+    block: u64,
+    (mut page, next): (PoolFrame<'_>, Option<FrameId>),
+    fill: impl FnOnce(&mut [u8]),
+    insert: impl FnOnce(FrameId) -> Result<bool, FileError>,
+) -> Result<bool, FileError> {
+    let frames = core.frames();
     page.prefetch(Quarter::Third);
     page.prefetch(Quarter::Fourth);
     fill(page.bytes_mut());
