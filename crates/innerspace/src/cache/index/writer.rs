@@ -83,6 +83,22 @@ impl<'a, T> IndexWriter<'a, T> {
         }
     }
 
+    /// Puts `frame` at `block` if nodes lead to its slot and the slot is empty. Otherwise returns
+    /// false, with nothing changed.
+    #[inline(always)]
+    pub(crate) fn insert_one(&mut self, nodes: &impl Nodes, block: u64, frame: FrameId) -> bool {
+        let way = walk(self.root, nodes, block);
+        if way.missing > 0 || way.slot.load(Ordering::Relaxed) != Word::Empty.encode() {
+            return false;
+        }
+        self.put(nodes, way.slot, block, frame);
+        if let Some((node, _)) = way.node {
+            nodes.set_live(node, nodes.live(node) + 1);
+        }
+        self.guarded.counts.blocks += 1;
+        true
+    }
+
     /// Writes `frame` to the slot of `block`, and tags the frame.
     #[inline(always)]
     fn put(&self, nodes: &impl Nodes, slot: &AtomicU64, block: u64, frame: FrameId) {

@@ -9,7 +9,6 @@
 use crate::cache::core::FileCore;
 use crate::cache::core::gate::ROOMS;
 use crate::cache::dirty::flush::write_some;
-use crate::cache::dirty::index::DirtyIndex;
 use crate::cache::dirty::room::make_dirty_room;
 use crate::cache::dirty::sync::sync_for_room;
 use crate::cache::errors::FileError;
@@ -116,8 +115,8 @@ fn append_block(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<(), FileEr
     let block = offset >> core.block_shift();
     let frame = publish_complete(core, owned, block);
     let end = offset + bytes.len() as u64;
-    let may = |_: &DirtyIndex| core.mappers.is_empty() && core.holds(Basis::StoredUpTo(end));
-    match insert_complete(core, block, &[frame], end, Some(AllocMode::NoWait), may) {
+    let may = || core.mappers.is_empty() && core.holds(Basis::StoredUpTo(end));
+    match insert_complete(core, block, &[frame], end, AllocMode::NoWait, may) {
         (1, _) => Ok(()),
         (_, result) => result.and(Err(core.would_block(offset))),
     }
