@@ -6,7 +6,7 @@ use std::arch::asm;
 use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
 
 use super::form::Form;
-use super::pieces::{Shared, WORD};
+use super::pieces::{Shared, Target, WORD};
 use super::wide;
 use super::words::Words;
 use crate::units::PAGE_SIZE;
@@ -51,9 +51,13 @@ impl Form for Assembly {
 
     #[inline]
     unsafe fn words_across(dst: *mut u64, src: *const u64, words: usize) {
+        let are_lines = (dst.addr() | src.addr() | (words * WORD)).is_multiple_of(64);
         // SAFETY: the trait's promise is the same.
         unsafe {
-            if words >= STRING_WORDS {
+            if are_lines && wide::available() {
+                // Each move is one access to one cache line on both sides, and no words are left.
+                wide::words::<Target>(dst.cast(), src.cast(), words);
+            } else if words >= STRING_WORDS {
                 move_words(dst.cast(), src.cast(), words);
             } else {
                 Words::words_across(dst, src, words);
