@@ -55,7 +55,7 @@ pub(crate) fn store_by_short_way(
         return Stored::Changed;
     };
     if !space.gate.is_open(&translator.sections, &EVERYWHERE)
-        || !vmas.is_memory(Protection::WRITE, &space.sequence, at)
+        || !vmas.allows(Protection::WRITE, true, &space.sequence, at)
         || space.pool.is_flush_due()
     {
         return Stored::Changed;

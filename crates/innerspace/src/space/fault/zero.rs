@@ -1,5 +1,5 @@
-//! Mapping the zero frame, for loads of memory that has no page yet; and the short way of such
-//! loads in anonymous memory.
+//! Mapping the zero frame, for loads of memory that has no page yet; and the short way for loads of
+//! such memory, if it is anonymous, and of pages that are present without read validity.
 //!
 //! # The short way
 //!
@@ -8,7 +8,7 @@
 //!
 //! - the leaf, by the read tag, while there is no mail: a thread that replaces or removes the leaf
 //!   posts, then waits for sections, as for a hit
-//! - that the zero frame is right for all sharers of the leaf, because they map the same there. A
+//! - that the new word is right for all sharers of the leaf, because they map the same there. A
 //!   space that maps something else, or forbids loads, first gets a leaf of its own (`change`). The
 //!   leaf that it gives up counts as shared as long as a section may have found it
 //!   (`SpaceInner::release_replaced`), or a fault may have walked to it
@@ -17,9 +17,11 @@
 //!   sequence is unchanged. The set was published before the slot was filled, so the change that
 //!   made room for the mapping has posted its mail
 //!
-//! The rest is to write one word to an empty slot. If the slot is not empty, or the access is a
-//! fetch, which needs a validity of its own, nothing is changed, and the fault is handled from its
-//! beginning.
+//! The rest is to write one word. An empty slot gets the zero frame. A present page gets read
+//! validity, which it lost by aging or never had (`fault_around`). This needs no block and no entry
+//! of a file: a thread that takes the page away changes the word, and then waits for sections. If
+//! the slot is empty and the mapping is of a file, or the access is a fetch, which needs a validity
+//! of its own, nothing is changed, and the fault is handled from its beginning.
 
 use crate::FrameId;
 use crate::space::core::space::SpaceInner;
@@ -48,7 +50,7 @@ pub(crate) fn map(space: &SpaceInner, slot: &AtomicU64, old: Pte, valid: u64) ->
     mapped
 }
 
-/// Maps the zero frame at the page of `at` if one word is enough for that. The caller is in a
+/// Makes the page of `at` valid for loads if one word is enough for that. The caller is in a
 /// section.
 #[inline(always)]
 pub(crate) fn load_by_short_way(
@@ -60,16 +62,25 @@ pub(crate) fn load_by_short_way(
     let Some(slot) = translator.slot(at, Need::Read) else {
         return false;
     };
-    if pte::load(slot) != Pte::EMPTY
-        || !space.gate.is_open(&translator.sections, &EVERYWHERE)
-        || !vmas.is_memory(Protection::READ, &space.sequence, at)
-        || space.pool.is_flush_due()
-        || !pte::replace(slot, Pte::EMPTY, word(space, VALID_R))
+    if !space.gate.is_open(&translator.sections, &EVERYWHERE) || space.pool.is_flush_due() {
+        return false;
+    }
+    let old = pte::load(slot);
+    let is_empty = old == Pte::EMPTY;
+    let new = match is_empty {
+        true => word(space, VALID_R),
+        false => old.with(VALID_R),
+    };
+    if !vmas.allows(Protection::READ, is_empty, &space.sequence, at)
+        || !pte::replace(slot, old, new)
     {
         return false;
     }
     vmas.count_lookup();
     let counters = &space.pool.counters;
-    counters.count_each([Event::ZeroMap, Event::PgFault]);
+    match is_empty {
+        true => counters.count_each([Event::ZeroMap, Event::PgFault]),
+        false => counters.count(Event::PgFault),
+    }
     true
 }

@@ -1,7 +1,7 @@
 //! Faults by the short way: which ones take it, and that the result is the same.
 
 use super::*;
-use crate::cache::{Cache, FileOptions, PagedFile};
+use crate::cache::{Cache, FileAccess, FileOptions, PagedFile};
 use crate::space::fault::driver::load_by_short_way;
 use crate::space::table::pte::{self, Pte, VALID_R};
 use crate::store::MemoryStore;
@@ -73,7 +73,7 @@ fn a_load_goes_the_short_way_where_it_knows_all_that_it_needs() {
     let mut a = space.accessor().unwrap();
     assert!(!loads_shortly(&mut a, at), "there is no leaf");
     assert_eq!(a.load::<u8>(at), Ok(0));
-    assert!(!loads_shortly(&mut a, at), "there is a page");
+    assert!(loads_shortly(&mut a, at), "there is a page");
     assert!(loads_shortly(&mut a, at + PAGE), "known for loads");
     a.store(at, 1u8).unwrap();
     assert!(loads_shortly(&mut a, at + 2 * PAGE), "known for stores");
@@ -109,7 +109,42 @@ fn a_load_goes_the_short_way_where_it_knows_all_that_it_needs() {
 }
 
 #[test]
-fn a_load_of_a_file_does_not_go_the_short_way() {
+fn a_present_page_gets_its_validity_by_the_short_way() {
+    let cache = Cache::new(&pool(256));
+    let bytes = [7; 64 * PAGE as usize];
+    let store = Arc::new(MemoryStore::from_bytes(&bytes));
+    let options = FileOptions::new().access(FileAccess::ReadWrite);
+    let file = PagedFile::open(&cache, store, &options).unwrap();
+    file.prefetch(..).unwrap();
+    let space = space(&cache.pool);
+    let at = space.map(Map::file(&file).shared()).unwrap();
+    let mut a = space.accessor().unwrap();
+    assert_eq!(a.load::<u8>(at), Ok(7)); // maps pages around
+    let before = word(&space, at + PAGE);
+    assert!(before.is_of_file() && !before.has(VALID_R));
+    let faults = || cache.pool.counters.sum(Event::PgFault);
+    let earlier = faults();
+    assert!(loads_shortly(&mut a, at + PAGE));
+    assert_eq!(word(&space, at + PAGE), before.with(VALID_R));
+    assert_eq!(faults(), earlier + 1);
+    assert_eq!(a.load::<u8>(at + PAGE), Ok(7));
+    // The validity is not given where the mapping forbids loads.
+    space
+        .protect(at + 2 * PAGE, PAGE, Protection::NONE)
+        .unwrap();
+    assert_eq!(a.load::<u8>(at + 3 * PAGE), Ok(7)); // looks the mapping up
+    assert!(!loads_shortly(&mut a, at + 2 * PAGE));
+    assert!(a.load::<u8>(at + 2 * PAGE).is_err());
+    // Nor where the page has gone.
+    file.set_len(16 * PAGE).unwrap();
+    file.set_len(4 * PAGE).unwrap();
+    assert!(!loads_shortly(&mut a, at + 5 * PAGE));
+    assert!(a.load::<u8>(at + 5 * PAGE).is_err());
+    space.validate();
+}
+
+#[test]
+fn a_load_of_a_page_of_a_file_that_is_not_mapped_yet_does_not_go_the_short_way() {
     let cache = Cache::new(&pool(256));
     let store = Arc::new(MemoryStore::with_len(64 * PAGE));
     let file = PagedFile::open(&cache, store, &FileOptions::new()).unwrap();

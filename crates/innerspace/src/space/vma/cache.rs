@@ -281,18 +281,26 @@ impl VmaCache {
         Some(self.last % SLOTS)
     }
 
-    /// Returns whether a slot has the mapping that contains `at`, and the mapping is anonymous
-    /// memory that allows this access. The conditions of [`VmaCache::find`] apply. A caller that
-    /// uses the result counts the lookup by [`VmaCache::count_lookup`].
+    /// Returns whether a slot has the mapping that contains `at`, and it allows this access. With
+    /// `anonymous`, the mapping must also be anonymous memory. The conditions of [`VmaCache::find`]
+    /// apply. A caller that uses the result counts the lookup by [`VmaCache::count_lookup`].
     #[inline(always)]
-    pub(crate) fn is_memory(&mut self, wanted: Protection, sequence: &Sequence, at: u64) -> bool {
+    pub(crate) fn allows(
+        &mut self,
+        wanted: Protection,
+        anonymous: bool,
+        sequence: &Sequence,
+        at: u64,
+    ) -> bool {
         if !self.is_good(sequence) {
             return false;
         }
         let held = self
             .holding(at)
             .and_then(|place| self.copies[place].as_ref());
-        held.is_some_and(|copy| !copy.is_of_file && copy.vma.protection.allows(wanted))
+        held.is_some_and(|copy| {
+            !(anonymous && copy.is_of_file) && copy.vma.protection.allows(wanted)
+        })
     }
 
     /// Counts a lookup.
