@@ -6,7 +6,7 @@
 //! A free block is in the list of its order, which is threaded through the metadata of first
 //! frames. The first frame of a free block has `Kind::Free` and the block's order. The other frames
 //! of a block have `Kind::Part`, whether it is allocated or free. So only first frames are ever
-//! touched. (Knowlton 1965.)
+//! touched. (Knowlton 1965.) Memory that was never given out is in no list, but a range of its own.
 //!
 //! Everything here runs under the allocator's mutex. `Kind::Free` is set and removed only under
 //! that mutex. So the test of whether a buddy is free and whole is exact, although other threads
@@ -23,20 +23,17 @@ use crate::FrameId;
 /// The largest order: 512 frames, 2 MiB.
 pub(crate) const MAX_ORDER: u8 = 9;
 
-/// The buddy allocator of one arena: its free lists.
+/// The free frames of one arena: its free lists, and the memory that was never given out.
 #[derive(Debug)]
 pub(super) struct Buddy {
-    /// The free blocks of each order. A list has first the blocks that begin below `untouched`,
-    /// then the others in ascending order.
+    /// The free blocks of each order.
     lists: [FrameList; MAX_ORDER as usize + 1],
-    /// The number of the last frame that was free at the beginning, plus 1. The rest of the arena
-    /// is holes ([`super::window`]).
-    end: u32,
-    /// The number of frames in the lists.
+    /// The frames that were never given out, which are free but in no list. They are taken last,
+    /// in ascending order. Their bytes are still the host's zeros, and so is their metadata. What
+    /// lies behind them is holes at first ([`super::window`]).
+    untouched: Range<u32>,
+    /// The number of free frames, in the lists and untouched.
     free: u32,
-    /// The first frame before `end` such that neither it nor any frame after it was ever given out.
-    /// Their bytes are still the host's zeros. Frames behind `end` count as given out.
-    untouched: u32,
     /// The number of addresses without a frame that are in no window.
     pub(super) holes: u32,
     /// The parts of windows that have no frames yet.
@@ -51,64 +48,68 @@ pub(super) struct Buddy {
 
 impl Buddy {
     /// Creates an allocator in which all frames before `end` are free, except the zero frame. The
-    /// frames from the next multiple of the largest block on are holes. `metas` is zeroed memory.
-    pub(super) fn new(metas: &[Meta], end: u32) -> Buddy {
+    /// frames from the next multiple of the largest block on are holes; there are `all` addresses.
+    pub(super) fn new(all: u32, end: u32) -> Buddy {
         let holes = end.next_multiple_of(1 << MAX_ORDER);
-        let mut buddy = Buddy {
+        Buddy {
             lists: Default::default(),
-            end,
-            free: 0,
-            untouched: 1,
-            holes: (metas.len() as u32).saturating_sub(holes),
+            untouched: 1..end,
+            free: end - 1,
+            holes: all.saturating_sub(holes),
             windows: Vec::new(),
             next_window: holes,
             huge: HugeParts::default(),
             by_metas: HoleCounts::default(),
-        };
-        for (id, order) in blocks_of(1..end) {
-            buddy.insert(metas, id, order, End::Back);
         }
-        buddy
     }
 
-    /// Returns the number of frames in the lists.
+    /// Returns the number of free frames.
     pub(super) fn free(&self) -> u32 {
         self.free
     }
 
-    /// Returns the number of the last frame that was free at first, plus 1.
-    pub(super) fn end(&self) -> u32 {
-        self.end
+    /// Returns the frames that were never given out.
+    pub(super) fn untouched(&self) -> &Range<u32> {
+        &self.untouched
     }
 
     /// Takes a block of the smallest order that is large enough. If it is larger than needed,
     /// splits it and takes the lower half. The block's first frame gets `Kind::Magazine`: free, but
-    /// in no list. Memory that was never used is taken last, in ascending order.
+    /// in no list. Memory that was never used is taken last.
     pub(super) fn take(&mut self, metas: &[Meta], order: u8) -> Option<FrameId> {
-        let used = (order..=MAX_ORDER).find(|list| self.begins_used(*list));
-        let list = used.or_else(|| self.lowest(order))?;
-        Some(self.take_from(metas, list, order))
+        match (order..=MAX_ORDER).find(|list| self.has_block(*list)) {
+            Some(list) => Some(self.take_listed(metas, list, order)),
+            None => self.take_untouched(metas, order),
+        }
     }
 
     /// Takes a block of this order from the list `list`, which is not empty and whose order is at
-    /// least as large. The caller has chosen the list so that no order in between has a better
-    /// block: if the first block of `list` begins in used memory, none of their lists begins with
-    /// such a block; otherwise none has a lower block.
-    fn take_from(&mut self, metas: &[Meta], list: u8, order: u8) -> FrameId {
+    /// least as large.
+    fn take_listed(&mut self, metas: &[Meta], list: u8, order: u8) -> FrameId {
         let first = self.lists[usize::from(list)].pop_front(metas);
         let id = first.expect("the chosen list has a block");
         self.free -= 1 << list;
-        metas[id.index()].set_kind(Kind::Magazine);
         for half in (order..list).rev() {
-            self.insert(metas, FrameId(id.0 + (1 << half)), half, End::Front);
+            self.insert(metas, FrameId(id.0 + (1 << half)), half);
         }
-        let meta = &metas[id.index()];
-        meta.set_order(order);
-        meta.set_fresh(!self.is_used(id));
-        if id.0 < self.end {
-            self.untouched = self.untouched.max(id.0 + (1 << order));
-        }
+        set_taken(&metas[id.index()], order, false);
         id
+    }
+
+    /// Takes the lowest block of this order of the memory that was never given out. Memory that is
+    /// skipped for the sake of alignment goes to the lists.
+    fn take_untouched(&mut self, metas: &[Meta], order: u8) -> Option<FrameId> {
+        let start = self.untouched.start.next_multiple_of(1 << order);
+        let end = start + (1 << order);
+        if end > self.untouched.end {
+            return None;
+        }
+        let skipped = self.untouched.start..start;
+        self.free -= end - self.untouched.start;
+        self.untouched.start = end;
+        self.give_run(metas, skipped);
+        set_taken(&metas[start as usize], order, true);
+        Some(FrameId(start))
     }
 
     /// Takes single frames until `into` is full or none are left, and returns how many it took. It
@@ -123,42 +124,30 @@ impl Buddy {
         let mut taken = 0;
         while taken < into.len() {
             let wanted = ((into.len() - taken).ilog2() as u8).min(MAX_ORDER);
-            let Some(list) = self.list_for(wanted) else {
+            let mut lists = (wanted..=MAX_ORDER).chain((0..wanted).rev());
+            let Some(list) = lists.find(|list| self.has_block(*list)) else {
                 break;
             };
             let order = list.min(wanted);
-            let untouched = self.untouched..self.end;
-            let first = self.take_from(metas, list, order);
+            let first = self.take_listed(metas, list, order);
             for id in (first.0..).map(FrameId).take(1 << order) {
-                let meta = &metas[id.index()];
-                meta.set_kind(Kind::Magazine);
-                meta.set_order(0);
-                meta.set_fresh(untouched.contains(&id.0));
+                set_taken(&metas[id.index()], 0, false);
                 into[taken] = id;
                 taken += 1;
             }
         }
+        for place in &mut into[taken..] {
+            let Some(id) = self.take_untouched(metas, 0) else {
+                break;
+            };
+            *place = id;
+            taken += 1;
+        }
         taken
     }
 
-    /// Returns the list from which to take a block of this order, or else the largest block that
-    /// there is.
-    fn list_for(&self, wanted: u8) -> Option<u8> {
-        let used = |list: &u8| self.begins_used(*list);
-        let whole = (wanted..=MAX_ORDER).find(used);
-        let pieces = || (0..wanted).rev().find(used);
-        whole.or_else(pieces).or_else(|| self.lowest(0))
-    }
-
-    /// Returns whether the first block of the list begins in memory that was used before.
-    fn begins_used(&self, list: u8) -> bool {
-        let first = self.lists[usize::from(list)].front();
-        first.is_some_and(|id| self.is_used(id))
-    }
-
-    /// Returns whether the frame counts as used before.
-    pub(super) fn is_used(&self, id: FrameId) -> bool {
-        id.0 < self.untouched || id.0 >= self.end
+    fn has_block(&self, list: u8) -> bool {
+        self.lists[usize::from(list)].front().is_some()
     }
 
     /// Removes a free block from its list. The caller changes the block's kind.
@@ -168,63 +157,59 @@ impl Buddy {
         self.free -= 1 << order;
     }
 
-    /// Adds used frames, which have no free neighbours outside the range, to the lists.
-    pub(super) fn add_used(&mut self, metas: &[Meta], frames: Range<u32>) {
-        for (id, order) in blocks_of(frames) {
-            self.insert(metas, id, order, End::Front);
-        }
-    }
-
-    /// Returns the list of at least this order whose first block is the lowest. Taking the lowest
-    /// matters because memory that is skipped no longer counts as untouched.
-    fn lowest(&self, order: u8) -> Option<u8> {
-        let first = |list: u8| Some((self.lists[usize::from(list)].front()?.0, list));
-        let lowest = (order..=MAX_ORDER).filter_map(first).min();
-        lowest.map(|(_, list)| list)
-    }
-
     /// Takes single frames back, in any order, and sorts them. Neighbours among them are joined
     /// into blocks first.
     pub(super) fn give_singles(&mut self, metas: &[Meta], ids: &mut [FrameId]) {
         ids.sort_unstable_by_key(|id| id.0);
         for run in ids.chunk_by(|one, next| one.0 + 1 == next.0) {
-            for (id, order) in blocks_of(run[0].0..run[0].0 + run.len() as u32) {
-                let parts = &metas[id.index() + 1..id.index() + (1 << order)];
-                parts.iter().for_each(|meta| meta.set_kind(Kind::Part));
-                self.give(metas, id, order);
-            }
+            self.give_run(metas, run[0].0..run[0].0 + run.len() as u32);
+        }
+    }
+
+    /// Takes consecutive single frames back.
+    pub(super) fn give_run(&mut self, metas: &[Meta], frames: Range<u32>) {
+        for (id, order) in blocks_of(frames) {
+            let parts = &metas[id.index() + 1..id.index() + (1 << order)];
+            parts.iter().for_each(|meta| meta.set_kind(Kind::Part));
+            self.give(metas, id, order);
         }
     }
 
     /// Takes a block back, and merges it with its buddy as long as the buddy is free and whole.
     pub(super) fn give(&mut self, metas: &[Meta], mut id: FrameId, mut order: u8) {
-        metas[id.index()].set_fresh(false); // below `untouched` by now
         while order < MAX_ORDER {
             let buddy = FrameId(id.0 ^ (1 << order));
-            // The zero frame's kind keeps frame 1 from merging with it. The frames behind `end`
-            // begin at a multiple of the largest block, so no block is on both sides.
+            // The zero frame's kind keeps frame 1 from merging with it. The frames behind those
+            // that were free at first begin at a multiple of the largest block, so no block is on
+            // both sides.
             let Some(meta) = metas.get(buddy.index()) else {
                 break;
             };
             if meta.kind() != Kind::Free || meta.order() != order {
                 break;
             }
-            self.lists[usize::from(order)].remove(metas, buddy);
-            self.free -= 1 << order;
+            self.unlist(metas, buddy);
             metas[id.0.max(buddy.0) as usize].set_kind(Kind::Part);
             id = FrameId(id.0.min(buddy.0));
             order += 1;
         }
-        self.insert(metas, id, order, End::Front);
+        self.insert(metas, id, order);
     }
 
-    fn insert(&mut self, metas: &[Meta], id: FrameId, order: u8, end: End) {
+    fn insert(&mut self, metas: &[Meta], id: FrameId, order: u8) {
         let meta = &metas[id.index()];
         meta.set_order(order);
         meta.set_kind(Kind::Free);
-        self.lists[usize::from(order)].push(metas, id, end);
+        self.lists[usize::from(order)].push(metas, id, End::Front);
         self.free += 1 << order;
     }
+}
+
+/// Notes that a block is free but in no list, and whether its bytes are still the host's zeros.
+fn set_taken(meta: &Meta, order: u8, fresh: bool) {
+    meta.set_order(order);
+    meta.set_fresh(fresh);
+    meta.set_kind(Kind::Magazine);
 }
 
 /// Returns the largest aligned blocks of a range of frames, and their orders.
@@ -253,7 +238,7 @@ mod tests {
     fn arena_of(frames: u32) -> (ZeroedArray<Meta>, Buddy) {
         let metas = ZeroedArray::<Meta>::new(frames as usize).unwrap();
         metas[FrameId::ZERO.index()].set_kind(Kind::Zero);
-        let buddy = Buddy::new(&metas, frames);
+        let buddy = Buddy::new(frames, frames);
         (metas, buddy)
     }
 
@@ -353,7 +338,7 @@ mod tests {
         let (metas, mut buddy) = arena_of(1024);
         let mut used = [FrameId::ZERO; 512];
         assert_eq!(buddy.take_singles(&metas, &mut used), 512);
-        assert!(buddy.untouched <= 576, "what follows would fit");
+        assert!(buddy.untouched.start <= 576, "what follows would fit");
         for id in 128..256 {
             buddy.give(&metas, FrameId(id), 0);
         }
@@ -373,14 +358,14 @@ mod tests {
         let all = frames_of(&arena);
         let large = arena.1.take(&arena.0, MAX_ORDER).unwrap();
         assert_eq!((first, large), (FrameId(1), FrameId(512)));
-        assert_eq!(arena.1.untouched, 1024);
+        assert_eq!(arena.1.untouched.start, 1024);
         let left = all.iter().filter(|id| !(512..1024).contains(&id.0));
         assert!(left.eq(&frames_of(&arena)), "all but the block is free");
         let mut singles = vec![FrameId::ZERO; 510];
         assert_eq!(arena.1.take_singles(&arena.0, &mut singles), 510);
         singles.sort_unstable_by_key(|id| id.0);
         assert!(singles.into_iter().eq((2..512).map(FrameId)));
-        assert_eq!(arena.1.untouched, 1024);
+        assert_eq!(arena.1.untouched.start, 1024);
     }
 
     #[test]
@@ -389,7 +374,7 @@ mod tests {
         let mut taken = [FrameId::ZERO; 31];
         assert_eq!(buddy.take_singles(&metas, &mut taken), 31);
         assert_eq!(FRAMES.trailing_zeros(), 2, "a block of four ends the arena");
-        assert_eq!(buddy.untouched, 32);
+        assert_eq!(buddy.untouched.start, 32);
         for id in [32, 36, 40] {
             assert_eq!(buddy.take(&metas, 2), Some(FrameId(id)));
             assert!(metas[id as usize].take_fresh());

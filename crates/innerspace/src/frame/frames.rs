@@ -134,7 +134,7 @@ impl Frames {
         let metas = ZeroedArray::<Meta>::new(all as usize).map_err(map)?;
         metas.keep_small_from(usable as usize);
         metas[FrameId::ZERO.index()].set_kind(Kind::Zero);
-        let allocator = Allocator::new(&metas, usable, reserve);
+        let allocator = Allocator::new(all, usable, reserve);
         allocator.with_lists(|buddy| {
             buddy.huge = HugeParts::new(&arena, usable, pages);
             buddy.by_metas = HoleCounts::new(all, usable, METAS_PER_PAGE.ilog2() as u8);

@@ -87,8 +87,9 @@ pub(super) struct Allocator {
 
 impl Allocator {
     /// Makes an allocator in which all frames before `end` except the zero frame are free.
-    pub(super) fn new(metas: &[Meta], end: u32, reserve: u32) -> Allocator {
-        let buddy = Buddy::new(metas, end);
+    /// There are addresses for `all`.
+    pub(super) fn new(all: u32, end: u32, reserve: u32) -> Allocator {
+        let buddy = Buddy::new(all, end);
         // All magazines together, including those of idle threads, withhold at most a quarter of
         // the arena. That lasts until a thread finds too little and drains them; after that,
         // magazines of idle threads stay empty.

@@ -152,11 +152,12 @@ impl Buddy {
         if self.holes < len {
             return None;
         }
-        let upper = self.end().next_multiple_of(1 << MAX_ORDER)..metas.len() as u32;
+        let untouched = self.untouched();
+        let upper = untouched.end.next_multiple_of(1 << MAX_ORDER)..metas.len() as u32;
         // The walk has to begin where a block begins. That is so at every multiple of the largest
         // size, but perhaps not where the last window ended.
         let next = self.next_window.clamp(upper.start, upper.end) & !((1 << MAX_ORDER) - 1);
-        let parts = [next..upper.end, upper, 1..self.end()];
+        let parts = [next..upper.end, upper, 1..untouched.start];
         let find = |order, free| {
             let mut parts = parts.iter();
             parts.find_map(|part| self.find_window(metas, part.clone(), len, order, free))
@@ -175,8 +176,8 @@ impl Buddy {
         Some(window)
     }
 
-    /// Returns the first aligned run of `len` holes in `part`. With `free`, the run may also
-    /// contain free blocks of memory that was used before.
+    /// Returns the first aligned run of `len` holes in `part`, where no memory is untouched. With
+    /// `free`, the run may also contain free blocks.
     fn find_window(
         &self,
         metas: &[Meta],
@@ -198,12 +199,7 @@ impl Buddy {
             let meta = &metas[id as usize];
             let (size, serves) = match meta.kind() {
                 Kind::Part => (1, true),
-                Kind::Free => {
-                    let size = 1 << meta.order();
-                    (size, free && self.is_used(FrameId(id + size - 1)))
-                }
-                Kind::Zero => (1, false),
-                _ => (1 << meta.order(), false),
+                kind => (1 << meta.order(), free && kind == Kind::Free),
             };
             id += size;
             if !serves {
@@ -235,8 +231,8 @@ impl Buddy {
             let block = id..id + (1 << meta.order());
             self.unlist(metas, FrameId(id));
             meta.set_kind(Kind::Part);
-            self.add_used(metas, block.start..window.start.max(block.start));
-            self.add_used(metas, window.end.min(block.end)..block.end);
+            self.give_run(metas, block.start..window.start.max(block.start));
+            self.give_run(metas, window.end.min(block.end)..block.end);
             let inside = block.start.max(window.start)..block.end.min(window.end);
             taken += inside.len() as u32;
             self.huge.lose(&frames.arena, inside.clone());
@@ -253,8 +249,8 @@ impl Buddy {
         let mut given = Vec::with_capacity(count as usize);
         let mut id = 1;
         while given.len() < count as usize {
-            if id == self.end() {
-                id = id.next_multiple_of(1 << MAX_ORDER);
+            if id == self.untouched().start {
+                id = self.untouched().end.next_multiple_of(1 << MAX_ORDER);
             }
             if let Some(window) = self.windows.iter().find(|window| window.contains(&id)) {
                 id = window.end;
@@ -326,9 +322,11 @@ mod for_tests {
                 let mut id = 1;
                 let mut resident = 0;
                 while id < metas.len() as u32 {
+                    if id == buddy.untouched().start {
+                        id = buddy.untouched().end;
+                    }
                     let meta = &metas[id as usize];
-                    let behind = buddy.end()..buddy.end().next_multiple_of(1 << MAX_ORDER);
-                    if behind.contains(&id) || meta.kind() == Kind::Part {
+                    if meta.kind() == Kind::Part {
                         resident += self.arena.resident(id..id + 1);
                         id += 1;
                     } else {

@@ -34,9 +34,9 @@ impl Buddy {
                     "{id:?} is not aligned to its order {order}"
                 );
                 assert!(
-                    before.is_none_or(|one: FrameId| self.is_used(one) || one.0 < id.0),
-                    "{before:?} is before {id:?}, and no memory from {} on was used",
-                    self.untouched
+                    !self.untouched.contains(&id.0),
+                    "{id:?} is in a list, and no memory from {} on was used",
+                    self.untouched.start
                 );
                 assert_eq!(
                     list.before(metas, id),
@@ -60,18 +60,25 @@ impl Buddy {
             }
             assert_eq!(list.back(), before, "the end of the list of order {order}");
         }
-        assert_eq!(self.free, free, "frames in the free lists");
+        for id in self.untouched.clone() {
+            assert_eq!(
+                metas[id as usize].kind(),
+                Kind::Part,
+                "frame {id} was never given out"
+            );
+            block(FrameId(id), 0);
+            free += 1;
+        }
+        assert_eq!(self.free, free, "free frames");
     }
 
     /// Returns the number of holes, those of windows included.
     pub(in crate::frame) fn count_holes(&self, metas: &[Meta]) -> u32 {
         let holes = self.holes + self.windows.iter().map(Range::len).sum::<usize>() as u32;
-        let behind = self
-            .end()
-            .next_multiple_of(1 << MAX_ORDER)
-            .min(metas.len() as u32);
-        self.huge.holes.validate(holes + behind - self.end());
-        self.by_metas.validate(holes + behind - self.end());
+        let end = self.untouched.end;
+        let behind = end.next_multiple_of(1 << MAX_ORDER).min(metas.len() as u32);
+        self.huge.holes.validate(holes + behind - end);
+        self.by_metas.validate(holes + behind - end);
         holes
     }
 }
