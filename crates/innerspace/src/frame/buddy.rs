@@ -14,7 +14,6 @@
 
 use std::ops::Range;
 
-use super::hole_counts::HoleCounts;
 use super::huge::HugeParts;
 use super::list::{End, FrameList};
 use super::meta::{Kind, Meta};
@@ -42,8 +41,6 @@ pub(super) struct Buddy {
     pub(super) next_window: u32,
     /// Which parts of the arena have holes, and so no huge pages.
     pub(super) huge: HugeParts,
-    /// The number of holes among the frames whose metadata shares a page.
-    pub(super) by_metas: HoleCounts,
 }
 
 impl Buddy {
@@ -59,7 +56,6 @@ impl Buddy {
             windows: Vec::new(),
             next_window: holes,
             huge: HugeParts::default(),
-            by_metas: HoleCounts::default(),
         }
     }
 

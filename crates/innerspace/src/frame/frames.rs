@@ -1,5 +1,6 @@
 //! The frames of one arena: allocation, metadata, addresses, locks, and a check of all of these.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use thiserror::Error;
@@ -7,7 +8,6 @@ use thiserror::Error;
 use super::arena::{Arena, FrameOffset};
 use super::buddy::MAX_ORDER;
 use super::hold::HoldState;
-use super::hole_counts::HoleCounts;
 use super::huge::HugeParts;
 use super::lock::FrameLock;
 use super::lookaside::Lookaside;
@@ -135,10 +135,7 @@ impl Frames {
         metas.keep_small_from(usable as usize);
         metas[FrameId::ZERO.index()].set_kind(Kind::Zero);
         let allocator = Allocator::new(all, usable, reserve);
-        allocator.with_lists(|buddy| {
-            buddy.huge = HugeParts::new(&arena, usable, pages);
-            buddy.by_metas = HoleCounts::new(all, usable, METAS_PER_PAGE.ilog2() as u8);
-        });
+        allocator.with_lists(|buddy| buddy.huge = HugeParts::new(&arena, usable, pages));
         Ok(Frames {
             arena,
             metas,
@@ -311,11 +308,25 @@ impl Frames {
         start.unwrap_or_else(|| self.arena.outside(id))
     }
 
-    /// Gives back the memory of the metadata of frames that are all holes. The caller holds the
-    /// buddy mutex.
-    pub(super) fn discard_metas(&self, frames: std::ops::Range<u32>) {
-        self.metas
-            .discard(frames.start as usize..frames.end as usize);
+    /// Gives back the memory of the metadata of blocks that have become holes, page by page where
+    /// only holes have metadata. The blocks are in ascending order. The caller holds the buddy
+    /// mutex.
+    pub(super) fn discard_metas(&self, gone: &[Range<u32>]) {
+        let pages = |block: &Range<u32>| {
+            block.start as usize / METAS_PER_PAGE..(block.end as usize).div_ceil(METAS_PER_PAGE)
+        };
+        let mut pages: Vec<usize> = gone.iter().flat_map(pages).collect();
+        pages.dedup();
+        for page in pages {
+            let start = page * METAS_PER_PAGE;
+            let metas = start..(start + METAS_PER_PAGE).min(self.metas.len());
+            // A block that begins in another page would fill this one, which has a hole. So these
+            // frames are holes, or were never given out and have zeros here.
+            let is_part = |meta: &Meta| meta.kind() == Kind::Part;
+            if self.metas[metas.clone()].iter().all(is_part) {
+                self.metas.discard(metas);
+            }
+        }
     }
 
     /// Prefetches the first quarter of a frame that is to be copied soon. The processor's own

@@ -15,18 +15,20 @@
 use std::ops::Range;
 
 use super::arena::Arena;
-use super::hole_counts::HoleCounts;
 use crate::sys::memory::{HUGE_PAGE, Pages};
 use crate::units::PAGE_SIZE;
 
 /// The maximum number of parts.
 const PARTS: u32 = 8192;
 
-/// The parts of one arena. They are changed under the buddy mutex.
+/// The parts of one arena. They are changed under the buddy mutex. All parts but the last have the
+/// same number of frames, a power of two.
 #[derive(Debug, Default)]
 pub(super) struct HugeParts {
     /// For each part, the number of frames that are holes or about to become holes.
-    pub(super) holes: HoleCounts,
+    pub(super) holes: Box<[u32]>,
+    /// log2 of the number of frames in a part.
+    order: u8,
     /// Whether no part has huge pages: none were asked for, or the host refused the advice.
     only_small: bool,
 }
@@ -45,36 +47,60 @@ impl HugeParts {
         };
         arena.advise(0..whole, Pages::Huge);
         arena.advise(whole..all, Pages::Small);
+        let mut holes = vec![0; all.div_ceil(1 << order) as usize];
+        split(&(end..all), order).for_each(|(part, behind)| holes[part] = behind.len() as u32);
         HugeParts {
-            holes: HoleCounts::new(all, end, order),
+            holes: holes.into(),
+            order,
             only_small: pages == Pages::Small,
         }
     }
 
     /// Returns log2 of the number of frames in a part.
     pub(super) fn order(&self) -> u8 {
-        self.holes.order()
+        self.order
     }
 
     /// Counts frames that are about to become holes. The caller gives their memory back only after
     /// this.
-    pub(super) fn lose(&mut self, arena: &Arena, frames: Range<u32>) {
-        let only_small = &mut self.only_small;
-        self.holes.lose(frames, |part, before| {
-            if before == 0 && !*only_small && !arena.advise(part, Pages::Small) {
-                *only_small = true;
+    pub(super) fn lose(&mut self, arena: &Arena, frames: &Range<u32>) {
+        for (part, lost) in split(frames, self.order) {
+            let is_first = self.holes[part] == 0;
+            self.holes[part] += lost.len() as u32;
+            if is_first && !self.only_small && !self.advise(arena, part, Pages::Small) {
+                self.only_small = true;
                 arena.advise(0..arena.frames(), Pages::Small);
             }
-        });
+        }
     }
 
     /// Counts holes that became frames. The caller uses them only after this.
-    pub(super) fn gain(&mut self, arena: &Arena, frames: Range<u32>) {
-        let only_small = self.only_small;
-        self.holes.gain(frames, |part, left| {
-            if left == 0 && !only_small {
-                arena.advise(part, Pages::Huge);
+    pub(super) fn gain(&mut self, arena: &Arena, frames: &Range<u32>) {
+        for (part, gained) in split(frames, self.order) {
+            self.holes[part] -= gained.len() as u32;
+            if self.holes[part] == 0 && !self.only_small {
+                self.advise(arena, part, Pages::Huge);
             }
-        });
+        }
     }
+
+    fn advise(&self, arena: &Arena, part: usize, pages: Pages) -> bool {
+        let start = (part as u32) << self.order;
+        arena.advise(
+            start..(start + (1 << self.order)).min(arena.frames()),
+            pages,
+        )
+    }
+}
+
+/// Splits frames where parts of `1 << order` frames begin. Returns each piece with the number of
+/// its part.
+fn split(frames: &Range<u32>, order: u8) -> impl Iterator<Item = (usize, Range<u32>)> + use<> {
+    let frames = frames.clone();
+    let pieces = (frames.start >> order..).map(move |part| {
+        let start = part << order;
+        let piece = frames.start.max(start)..frames.end.min(start + (1 << order));
+        (part as usize, piece)
+    });
+    pieces.take_while(|(_, piece)| !piece.is_empty())
 }

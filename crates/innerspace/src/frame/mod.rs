@@ -20,8 +20,7 @@
 //!   two apart
 //! - `detached`: views of blocks that have left their files
 //! - `window`: runs of consecutive addresses for frames
-//! - `hole_counts`, `huge`: the number of holes in parts of the arena; the parts that may have huge
-//!   pages
+//! - `huge`: the parts of the arena that may have huge pages
 //! - `row`: a view of consecutive blocks
 //! - `lock`, `wait_table`: the lock bit, the writeback bit, and the threads that wait for them
 //!
@@ -57,8 +56,6 @@ mod flags;
 #[cfg(not(loom))]
 mod frames;
 mod hold;
-#[cfg(not(loom))]
-mod hole_counts;
 #[cfg(not(loom))]
 mod huge;
 #[cfg(not(loom))]

@@ -107,7 +107,7 @@ impl<'f> Window<'f> {
         // then on.
         let lose = |buddy: &mut Buddy| {
             let arena = &frames.arena;
-            (gone.iter()).for_each(|block| buddy.huge.lose(arena, block.clone()));
+            (gone.iter()).for_each(|block| buddy.huge.lose(arena, block));
         };
         frames.allocator.with_lists(lose);
         // Even a frame that was never touched may have memory, as a part of a huge page.
@@ -120,16 +120,8 @@ impl<'f> Window<'f> {
         let place = |buddy: &mut Buddy| {
             buddy.own_window(&left).start = placed.end;
             buddy.place(frames.metas(), &gone, &placed, order);
-            buddy.huge.gain(&frames.arena, placed.clone());
-            let mut discarded = 0;
-            for block in &gone {
-                buddy.by_metas.all_holes(block, |metas| {
-                    if metas.end > discarded {
-                        discarded = metas.end;
-                        frames.discard_metas(metas);
-                    }
-                });
-            }
+            buddy.huge.gain(&frames.arena, &placed);
+            frames.discard_metas(&gone);
         };
         frames.allocator.with_lists(place);
         let firsts = placed.step_by(1 << order).map(FrameId);
@@ -235,8 +227,7 @@ impl Buddy {
             self.give_run(metas, window.end.min(block.end)..block.end);
             let inside = block.start.max(window.start)..block.end.min(window.end);
             taken += inside.len() as u32;
-            self.huge.lose(&frames.arena, inside.clone());
-            self.by_metas.lose(inside.clone(), |_, _| ());
+            self.huge.lose(&frames.arena, &inside);
             frames.arena.discard(inside);
             id = block.end;
         }
@@ -260,8 +251,7 @@ impl Buddy {
             match meta.kind() {
                 Kind::Part => {
                     given.push(FrameId(id));
-                    self.huge.gain(&frames.arena, id..id + 1);
-                    self.by_metas.gain(id..id + 1, |_, _| ());
+                    self.huge.gain(&frames.arena, &(id..id + 1));
                     id += 1;
                 }
                 _ => id += 1 << meta.order(),
@@ -276,9 +266,7 @@ impl Buddy {
     fn place(&mut self, metas: &[Meta], gone: &[Range<u32>], placed: &Range<u32>, order: u8) {
         for block in gone {
             metas[block.start as usize].set_kind(Kind::Part);
-            self.by_metas.lose(block.clone(), |_, _| ());
         }
-        self.by_metas.gain(placed.clone(), |_, _| ());
         self.holes += placed.len() as u32;
         for id in placed.clone().step_by(1 << order) {
             let meta = &metas[id as usize];

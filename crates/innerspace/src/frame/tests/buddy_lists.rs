@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use super::{Buddy, MAX_ORDER};
 use crate::FrameId;
-use crate::frame::hole_counts::HoleCounts;
 use crate::frame::list::FrameList;
 use crate::frame::meta::{Kind, Meta};
 use crate::sync::atomic::Ordering;
@@ -77,8 +76,11 @@ impl Buddy {
         let holes = self.holes + self.windows.iter().map(Range::len).sum::<usize>() as u32;
         let end = self.untouched.end;
         let behind = end.next_multiple_of(1 << MAX_ORDER).min(metas.len() as u32);
-        self.huge.holes.validate(holes + behind - end);
-        self.by_metas.validate(holes + behind - end);
+        let counted: u32 = self.huge.holes.iter().sum();
+        assert!(
+            self.huge.holes.is_empty() || counted == holes + behind - end,
+            "{counted} holes"
+        );
         holes
     }
 }
@@ -88,16 +90,5 @@ impl FrameList {
     pub(crate) fn after(&self, metas: &[Meta], id: FrameId) -> Option<FrameId> {
         let next = metas[id.index()].links.next.load(Ordering::Relaxed);
         (next != 0).then_some(FrameId(next))
-    }
-}
-
-impl HoleCounts {
-    /// Checks the sum of the counts.
-    fn validate(&self, holes: u32) {
-        let counted: u32 = self.counts.iter().sum();
-        assert!(
-            self.counts.is_empty() || counted == holes,
-            "{counted} holes"
-        );
     }
 }
