@@ -202,7 +202,7 @@ impl Buddy {
 }
 
 /// Notes that a block is free but in no list, and whether its bytes are still the host's zeros.
-fn set_taken(meta: &Meta, order: u8, fresh: bool) {
+pub(super) fn set_taken(meta: &Meta, order: u8, fresh: bool) {
     meta.set_order(order);
     meta.set_fresh(fresh);
     meta.set_kind(Kind::Magazine);

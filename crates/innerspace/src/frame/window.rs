@@ -33,10 +33,9 @@
 //! not change where the next block begins. The walk looks at a line of metadata for each block,
 //! starting where the last window ended. So it is not for hot paths.
 
-use std::mem;
 use std::ops::Range;
 
-use super::buddy::{Buddy, MAX_ORDER};
+use super::buddy::{Buddy, MAX_ORDER, set_taken};
 use super::frames::Frames;
 use super::meta::{Kind, Meta};
 use super::owned::OwnedFrame;
@@ -67,18 +66,6 @@ impl Frames {
             left,
         })
     }
-
-    /// Makes a block of `1 << order` frames from as many single frames, for use when no such block
-    /// is free. Returns `None` if there is no window for it.
-    pub(crate) fn gather<'f>(
-        &'f self,
-        order: u8,
-        singles: Vec<OwnedFrame<'f>>,
-    ) -> Option<OwnedFrame<'f>> {
-        assert_eq!(singles.len(), 1 << order, "frames for one block");
-        let mut window = self.window(order, 1)?;
-        window.place(singles).pop()
-    }
 }
 
 impl<'f> Window<'f> {
@@ -105,34 +92,37 @@ impl<'f> Window<'f> {
         assert!(count.is_multiple_of(1 << order) && count as usize <= self.left.len());
         // This is done before the frames become holes, because another window may take them from
         // then on.
-        let lose = |buddy: &mut Buddy| {
-            let arena = &frames.arena;
-            (gone.iter()).for_each(|block| buddy.huge.lose(arena, block));
-        };
-        frames.allocator.with_lists(lose);
+        frames.allocator.with_lists(|buddy| {
+            (gone.iter()).for_each(|block| buddy.huge.lose(&frames.arena, block));
+        });
         // Even a frame that was never touched may have memory, as a part of a huge page.
         for run in gone.chunk_by(|one, next| one.end == next.start) {
             frames.arena.discard(run[0].start..run[run.len() - 1].end);
         }
         let placed = self.left.start..self.left.start + count;
-        let left = self.left.clone();
-        self.left.start = placed.end;
-        let place = |buddy: &mut Buddy| {
-            buddy.own_window(&left).start = placed.end;
-            buddy.place(frames.metas(), &gone, &placed, order);
+        let firsts = placed.clone().step_by(1 << order).map(FrameId);
+        frames.allocator.with_lists(|buddy| {
+            buddy.forget_window(&self.left);
+            self.left.start = placed.end;
+            buddy.windows.push(self.left.clone());
+            buddy.holes += count;
+            for block in &gone {
+                frames.meta(FrameId(block.start)).set_kind(Kind::Part);
+            }
             buddy.huge.gain(&frames.arena, &placed);
+            (firsts.clone()).for_each(|id| set_taken(frames.meta(id), order, false));
             frames.discard_metas(&gone);
-        };
-        frames.allocator.with_lists(place);
-        let firsts = placed.step_by(1 << order).map(FrameId);
+        });
         firsts.map(|id| frames.begin(id, order)).collect()
     }
 }
 
 impl Drop for Window<'_> {
     fn drop(&mut self) {
-        let left = mem::take(&mut self.left);
-        (self.frames.allocator).with_lists(|buddy| buddy.end_window(&left));
+        self.frames.allocator.with_lists(|buddy| {
+            buddy.forget_window(&self.left);
+            buddy.holes += self.left.len() as u32;
+        });
     }
 }
 
@@ -144,12 +134,11 @@ impl Buddy {
         if self.holes < len {
             return None;
         }
-        let untouched = self.untouched();
-        let upper = untouched.end.next_multiple_of(1 << MAX_ORDER)..metas.len() as u32;
+        let [lower, upper] = self.given_out(metas);
         // The walk has to begin where a block begins. That is so at every multiple of the largest
         // size, but perhaps not where the last window ended.
         let next = self.next_window.clamp(upper.start, upper.end) & !((1 << MAX_ORDER) - 1);
-        let parts = [next..upper.end, upper, 1..untouched.start];
+        let parts = [next..upper.end, upper, lower];
         let find = |order, free| {
             let mut parts = parts.iter();
             parts.find_map(|part| self.find_window(metas, part.clone(), len, order, free))
@@ -168,8 +157,39 @@ impl Buddy {
         Some(window)
     }
 
-    /// Returns the first aligned run of `len` holes in `part`, where no memory is untouched. With
-    /// `free`, the run may also contain free blocks.
+    /// Returns the addresses that are or were in use, or may be in a window: those of the frames
+    /// that were free at first, and those behind them.
+    fn given_out(&self, metas: &[Meta]) -> [Range<u32>; 2] {
+        let untouched = self.untouched();
+        let behind = untouched.end.next_multiple_of(1 << MAX_ORDER);
+        [1..untouched.start, behind..metas.len() as u32]
+    }
+
+    /// Walks over `part`, which begins where a block begins, and has no untouched memory. Returns
+    /// the blocks in it with their kinds; a hole is a block with the kind `Part`. The rest of a
+    /// window counts as a block in use.
+    fn walk<'a>(
+        &'a self,
+        metas: &'a [Meta],
+        part: Range<u32>,
+    ) -> impl Iterator<Item = (Range<u32>, Kind)> + 'a {
+        let mut rest = part;
+        std::iter::from_fn(move || {
+            let id = rest.clone().next()?;
+            let window = self.windows.iter().find(|window| window.contains(&id));
+            let meta = &metas[id as usize];
+            let (end, kind) = match (window, meta.kind()) {
+                (Some(window), _) => (window.end, Kind::Owned),
+                (None, Kind::Part) => (id + 1, Kind::Part),
+                (None, kind) => (id + (1 << meta.order()), kind),
+            };
+            rest.start = end;
+            Some((id..end, kind))
+        })
+    }
+
+    /// Returns the first aligned run of `len` holes in `part`. With `free`, the run may also
+    /// contain free blocks.
     fn find_window(
         &self,
         metas: &[Meta],
@@ -179,24 +199,11 @@ impl Buddy {
         free: bool,
     ) -> Option<Range<u32>> {
         // A frame's offset in the arena is aligned as its number is, because numbers begin at 0.
-        let aligned = |id: u32| id.next_multiple_of(1 << order);
-        let mut start = aligned(part.start);
-        let mut id = part.start;
-        while id < part.end {
-            if let Some(window) = self.windows.iter().find(|window| window.contains(&id)) {
-                id = window.end;
-                start = aligned(id);
-                continue;
-            }
-            let meta = &metas[id as usize];
-            let (size, serves) = match meta.kind() {
-                Kind::Part => (1, true),
-                kind => (1 << meta.order(), free && kind == Kind::Free),
-            };
-            id += size;
-            if !serves {
-                start = aligned(id);
-            } else if id >= start.checked_add(len)? {
+        let mut start = part.start.next_multiple_of(1 << order);
+        for (block, kind) in self.walk(metas, part) {
+            if kind != Kind::Part && !(free && kind == Kind::Free) {
+                start = block.end.next_multiple_of(1 << order);
+            } else if block.end >= start.checked_add(len)? {
                 return Some(start..start + len);
             }
         }
@@ -207,29 +214,20 @@ impl Buddy {
     /// many frames of the window were free.
     fn take_free(&mut self, frames: &Frames, window: &Range<u32>) -> u32 {
         let metas = frames.metas();
-        let is_around = |head: &u32| {
-            let meta = &metas[*head as usize];
-            meta.kind() == Kind::Free && head + (1 << meta.order()) > window.start
-        };
-        let heads = (0..=MAX_ORDER).map(|order| window.start & !((1 << order) - 1));
-        let mut id = heads.into_iter().find(is_around).unwrap_or(window.start);
+        let start = window.start & !((1 << MAX_ORDER) - 1);
+        let blocks = self.walk(metas, start..window.end);
+        let free = blocks.filter(|(block, kind)| *kind == Kind::Free && block.end > window.start);
+        let free: Vec<Range<u32>> = free.map(|(block, _)| block).collect();
         let mut taken = 0;
-        while id < window.end {
-            let meta = &metas[id as usize];
-            if meta.kind() != Kind::Free {
-                id += 1;
-                continue;
-            }
-            let block = id..id + (1 << meta.order());
-            self.unlist(metas, FrameId(id));
-            meta.set_kind(Kind::Part);
+        for block in free {
+            self.unlist(metas, FrameId(block.start));
+            metas[block.start as usize].set_kind(Kind::Part);
             self.give_run(metas, block.start..window.start.max(block.start));
             self.give_run(metas, window.end.min(block.end)..block.end);
             let inside = block.start.max(window.start)..block.end.min(window.end);
             taken += inside.len() as u32;
             self.huge.lose(&frames.arena, &inside);
             frames.arena.discard(inside);
-            id = block.end;
         }
         taken
     }
@@ -237,58 +235,23 @@ impl Buddy {
     /// Makes this many holes free frames.
     fn give_holes(&mut self, frames: &Frames, count: u32) {
         let metas = frames.metas();
-        let mut given = Vec::with_capacity(count as usize);
-        let mut id = 1;
-        while given.len() < count as usize {
-            if id == self.untouched().start {
-                id = self.untouched().end.next_multiple_of(1 << MAX_ORDER);
-            }
-            if let Some(window) = self.windows.iter().find(|window| window.contains(&id)) {
-                id = window.end;
-                continue;
-            }
-            let meta = &metas[id as usize];
-            match meta.kind() {
-                Kind::Part => {
-                    given.push(FrameId(id));
-                    self.huge.gain(&frames.arena, &(id..id + 1));
-                    id += 1;
-                }
-                _ => id += 1 << meta.order(),
-            }
+        let parts = self.given_out(metas).into_iter();
+        let blocks = parts.flat_map(|part| self.walk(metas, part));
+        let holes = blocks.filter(|(_, kind)| *kind == Kind::Part);
+        let mut given: Vec<FrameId> = (holes.map(|(hole, _)| FrameId(hole.start)))
+            .take(count as usize)
+            .collect();
+        for id in &given {
+            self.huge.gain(&frames.arena, &(id.0..id.0 + 1));
         }
         self.holes -= count;
         self.give_singles(metas, &mut given);
     }
 
-    /// Turns blocks that were given up into holes, and a part of a window into blocks, which are in
-    /// no list.
-    fn place(&mut self, metas: &[Meta], gone: &[Range<u32>], placed: &Range<u32>, order: u8) {
-        for block in gone {
-            metas[block.start as usize].set_kind(Kind::Part);
-        }
-        self.holes += placed.len() as u32;
-        for id in placed.clone().step_by(1 << order) {
-            let meta = &metas[id as usize];
-            meta.set_order(order);
-            meta.set_fresh(false);
-            meta.set_kind(Kind::Magazine);
-        }
-    }
-
-    /// Returns the entry in `windows` of a window: the part of it that has no frames yet.
-    fn own_window(&mut self, left: &Range<u32>) -> &mut Range<u32> {
-        let mut windows = self.windows.iter_mut();
-        windows
-            .find(|window| *window == left)
-            .expect("a window that lives")
-    }
-
-    /// Ends a window. The holes that are left of it may be taken for other windows.
-    fn end_window(&mut self, left: &Range<u32>) {
+    /// Removes a window, of which `left` is left, from the list of those that live.
+    fn forget_window(&mut self, left: &Range<u32>) {
         let at = self.windows.iter().position(|window| window == left);
         self.windows.swap_remove(at.expect("a window that lives"));
-        self.holes += left.len() as u32;
     }
 }
 

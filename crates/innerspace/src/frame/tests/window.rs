@@ -148,7 +148,7 @@ fn a_block_is_gathered_from_frames_that_lie_apart() {
         .collect();
     let (kept, given): (Vec<_>, Vec<_>) = held.into_iter().partition(|frame| frame.id().0 % 3 == 0);
     let singles = given.into_iter().take(64).collect();
-    let mut block = frames.gather(6, singles).unwrap();
+    let mut block = frames.window(6, 1).unwrap().place(singles).pop().unwrap();
     assert_eq!((block.order(), block.id().0 % 64), (6, 0));
     block.bytes_mut().fill(7);
     frames.validate();

@@ -380,7 +380,8 @@ impl Pool {
             return None;
         }
         let singles = (0..1 << order).map(|_| self.frames.alloc(0, Source::Ordinary));
-        self.frames.gather(order, singles.collect::<Option<_>>()?)
+        let singles = singles.collect::<Option<_>>()?;
+        self.frames.window(order, 1)?.place(singles).pop()
     }
 
     /// Returns how many pages to free: the missing ones and a few more, fewer in small groups.
