@@ -70,8 +70,8 @@ impl Buddy {
     }
 
     /// Takes a block of the smallest order that is large enough. If it is larger than needed,
-    /// splits it and takes the lower half. The block's first frame gets `Kind::Magazine`: free, but
-    /// in no list. Memory that was never used is taken last.
+    /// splits it and takes the lower half. Memory that was never used is taken last. The block's
+    /// first frame gets `Kind::Magazine` or `Kind::Fresh`: free, but in no list.
     pub(super) fn take(&mut self, metas: &[Meta], order: u8) -> Option<FrameId> {
         match (order..=MAX_ORDER).find(|list| self.has_block(*list)) {
             Some(list) => Some(self.take_listed(metas, list, order)),
@@ -88,7 +88,7 @@ impl Buddy {
         for half in (order..list).rev() {
             self.insert(metas, FrameId(id.0 + (1 << half)), half);
         }
-        set_taken(&metas[id.index()], order, false);
+        set_taken(&metas[id.index()], order, Kind::Magazine);
         id
     }
 
@@ -104,7 +104,7 @@ impl Buddy {
         self.free -= end - self.untouched.start;
         self.untouched.start = end;
         self.give_run(metas, skipped);
-        set_taken(&metas[start as usize], order, true);
+        set_taken(&metas[start as usize], order, Kind::Fresh);
         Some(FrameId(start))
     }
 
@@ -127,7 +127,7 @@ impl Buddy {
             let order = list.min(wanted);
             let first = self.take_listed(metas, list, order);
             for id in (first.0..).map(FrameId).take(1 << order) {
-                set_taken(&metas[id.index()], 0, false);
+                set_taken(&metas[id.index()], 0, Kind::Magazine);
                 into[taken] = id;
                 taken += 1;
             }
@@ -201,11 +201,10 @@ impl Buddy {
     }
 }
 
-/// Notes that a block is free but in no list, and whether its bytes are still the host's zeros.
-pub(super) fn set_taken(meta: &Meta, order: u8, fresh: bool) {
+/// Notes that a block is free but in no list: `kind` is `Magazine` or `Fresh`.
+pub(super) fn set_taken(meta: &Meta, order: u8, kind: Kind) {
     meta.set_order(order);
-    meta.set_fresh(fresh);
-    meta.set_kind(Kind::Magazine);
+    meta.set_kind(kind);
 }
 
 /// Returns the largest aligned blocks of a range of frames, and their orders.
@@ -299,8 +298,11 @@ mod tests {
             prop_assert_eq!(count, wanted.min(all.len()));
             for id in &taken {
                 let meta = &arena.0[id.index()];
-                prop_assert_eq!((meta.kind(), meta.order()), (Kind::Magazine, 0));
-                prop_assert!(untouched || !meta.take_fresh());
+                let kind = match untouched {
+                    true => Kind::Fresh,
+                    false => Kind::Magazine,
+                };
+                prop_assert_eq!((meta.kind(), meta.order()), (kind, 0));
             }
             if count > 0 && !untouched {
                 let largest = before.iter().map(|(_, order)| *order).max();
@@ -373,7 +375,7 @@ mod tests {
         assert_eq!(buddy.untouched.start, 32);
         for id in [32, 36, 40] {
             assert_eq!(buddy.take(&metas, 2), Some(FrameId(id)));
-            assert!(metas[id as usize].take_fresh());
+            assert_eq!(metas[id as usize].kind(), Kind::Fresh);
         }
     }
 }

@@ -13,7 +13,7 @@ use super::lock::FrameLock;
 use super::lookaside::Lookaside;
 use super::magazine::{Allocator, Source};
 use super::meta::{Kind, Meta};
-use super::owned::{Bytes, OwnedFrame};
+use super::owned::OwnedFrame;
 use super::tag::Tag;
 use super::wait_table::{DEFAULT_PATIENCE, WaitTable};
 use super::zeroed_array::ZeroedArray;
@@ -195,13 +195,9 @@ impl Frames {
     #[inline(always)]
     pub(super) fn begin(&self, id: FrameId, order: u8) -> OwnedFrame<'_> {
         let meta = self.meta(id);
-        let bytes = if meta.take_fresh() {
-            Bytes::Zeros
-        } else {
-            Bytes::Unknown
-        };
+        let clear = meta.is_fresh();
         meta.begin(order);
-        OwnedFrame::new(self, id, order, bytes)
+        OwnedFrame::new(self, id, order, clear)
     }
 
     /// Returns, as a hint, the frame that this thread gets next, if it is known.
@@ -424,7 +420,7 @@ mod for_tests {
             assert_eq!(meta.hold.load(), HoldState::NONE, "I1: {id:?} is held");
             assert!(meta.kind().is_live(), "I1: {id:?} is {:?}", meta.kind());
             meta.set_kind(Kind::Owned);
-            OwnedFrame::new(self, id, meta.order(), Bytes::Unknown)
+            OwnedFrame::new(self, id, meta.order(), false)
         }
 
         /// Returns the free frames of all magazines to the buddy lists. `alloc` does so before it

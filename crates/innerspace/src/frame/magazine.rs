@@ -120,8 +120,8 @@ impl Allocator {
         self.common.listed.load(Ordering::Relaxed) + magazines as u32
     }
 
-    /// Takes a block, whose first frame gets the kind `Magazine`. Returns `None` if there is no
-    /// block of that order even after the magazines were drained.
+    /// Takes a block, whose first frame gets the kind `Magazine` or `Fresh`. Returns `None` if
+    /// there is no block of that order even after the magazines were drained.
     #[inline(always)]
     pub(super) fn take(&self, metas: &[Meta], order: u8, source: Source) -> Option<FrameId> {
         if order == 0

@@ -8,8 +8,6 @@
 //! - `hold`: any thread, atomically, by the table in `docs/protocols/hold-word.md`
 //! - `lru`, `uses`: the LRU of `reclaim`
 //! - `tag`: the cache, under the index mutex
-//! - `fresh` of a free frame: the allocator, which notes whether the block was never given out
-//!   before
 //! - `links`: of a free frame the buddy allocator, under its mutex; otherwise the LRU, under its
 //!   own
 //! - `extra`: of a leaf the page table; of an index node the cache, under the index mutex; of a
@@ -51,10 +49,13 @@ pub(crate) enum Kind {
     IndexNode = 7,
     /// The zero frame.
     Zero = 8,
+    /// Like `Magazine`, and never given out before: the bytes are still the zeros that the host
+    /// gave.
+    Fresh = 9,
 }
 
 impl Kind {
-    const ALL: [Kind; 9] = [
+    const ALL: [Kind; 10] = [
         Kind::Part,
         Kind::Free,
         Kind::Magazine,
@@ -64,6 +65,7 @@ impl Kind {
         Kind::Table,
         Kind::IndexNode,
         Kind::Zero,
+        Kind::Fresh,
     ];
 
     fn from_byte(byte: u8) -> Kind {
@@ -135,7 +137,6 @@ pub(crate) struct Meta {
     /// The LRU's record of uses, besides the flags.
     pub(crate) uses: Uses,
     group: AtomicU16,
-    fresh: AtomicU8,
     owner: AtomicU32,
     pub(super) links: Links,
     /// The list or batch of the LRU in which the frame is.
@@ -164,7 +165,6 @@ impl Meta {
             order: AtomicU8::new(0),
             uses: Uses::default(),
             group: AtomicU16::new(0),
-            fresh: AtomicU8::new(0),
             owner: AtomicU32::new(0),
             links: Links {
                 prev: AtomicU32::new(0),
@@ -217,6 +217,12 @@ impl Meta {
         Kind::from_byte(self.kind.load(Ordering::Acquire))
     }
 
+    /// Returns whether the kind is `Fresh`, for a frame that the caller took from the allocator.
+    #[inline(always)]
+    pub(super) fn is_fresh(&self) -> bool {
+        self.kind.load(Ordering::Relaxed) == Kind::Fresh as u8
+    }
+
     /// Returns the base-2 logarithm of the number of frames in the block that starts here.
     #[inline]
     pub(crate) fn order(&self) -> u8 {
@@ -257,21 +263,6 @@ impl Meta {
     #[inline]
     pub(super) fn set_kind(&self, kind: Kind) {
         self.kind.store(kind as u8, Ordering::Release);
-    }
-
-    /// Notes whether the bytes of the block are still the zeros that the host gave.
-    #[inline]
-    pub(super) fn set_fresh(&self, fresh: bool) {
-        self.fresh.store(u8::from(fresh), Ordering::Relaxed);
-    }
-
-    /// Returns whether the bytes are still the host's zeros, and notes that they are not from now
-    /// on.
-    #[inline]
-    pub(super) fn take_fresh(&self) -> bool {
-        let fresh = self.fresh.load(Ordering::Relaxed) != 0;
-        self.set_fresh(false);
-        fresh
     }
 
     #[inline]

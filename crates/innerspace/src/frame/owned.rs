@@ -21,7 +21,8 @@ use crate::{FrameId, PAGE_SIZE};
 pub(crate) struct OwnedFrame<'f> {
     id: FrameId,
     order: u8,
-    bytes: Bytes,
+    /// Whether the bytes are known to be the zeros that the host gave.
+    clear: bool,
     /// The address of the first byte, and the metadata, which are looked up only once.
     start: NonNull<u8>,
     meta: &'f Meta,
@@ -34,23 +35,15 @@ unsafe impl Send for OwnedFrame<'_> {}
 // SAFETY: as above; through a shared reference the bytes are only read.
 unsafe impl Sync for OwnedFrame<'_> {}
 
-/// Whether the bytes of an owned frame are known to be zeros.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Bytes {
-    /// The frame was never written and has the zeros that the host gave.
-    Zeros,
-    Unknown,
-}
-
 impl<'f> OwnedFrame<'f> {
     /// Makes the owner of a block whose metadata says `Kind::Owned` and which is not held.
     #[inline(always)]
-    pub(super) fn new(frames: &'f Frames, id: FrameId, order: u8, bytes: Bytes) -> OwnedFrame<'f> {
+    pub(super) fn new(frames: &'f Frames, id: FrameId, order: u8, clear: bool) -> OwnedFrame<'f> {
         let start = frames.start(id);
         OwnedFrame {
             id,
             order,
-            bytes,
+            clear,
             start,
             meta: frames.meta(id),
             frames,
@@ -70,7 +63,7 @@ impl<'f> OwnedFrame<'f> {
 
     /// Returns the block's bytes for writing.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        self.bytes = Bytes::Unknown;
+        self.clear = false;
         // SAFETY: as in `bytes`, at the end of this file; `&mut self` makes this the only slice.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len()) }
     }
@@ -78,7 +71,7 @@ impl<'f> OwnedFrame<'f> {
     /// Returns whether the bytes are known to be clear.
     #[inline(always)]
     pub(crate) fn is_clear(&self) -> bool {
-        self.bytes == Bytes::Zeros
+        self.clear
     }
 
     /// Clears the bytes, unless they are known to be clear.
@@ -138,7 +131,7 @@ impl<'f> OwnedFrame<'f> {
             return false;
         };
         for (frame, page) in frames.zip(pages) {
-            frame.bytes = Bytes::Unknown;
+            frame.clear = false;
             // SAFETY: a frame is 4096 bytes at least, page-aligned. It is exclusively borrowed
             // until `streaming` is dropped.
             unsafe { streaming.copy_page(frame.start.as_ptr(), page) };
@@ -159,7 +152,7 @@ impl<'f> OwnedFrame<'f> {
     /// Returns the frame's bytes as the 512 words of a table or index node, to be filled before the
     /// frame is published.
     pub(crate) fn words(&mut self) -> &[AtomicU64; 512] {
-        self.bytes = Bytes::Unknown;
+        self.clear = false;
         // SAFETY: the frame is 4096 bytes of initialised, page-aligned memory that only this owner
         // touches.
         unsafe { &*self.start.as_ptr().cast() }

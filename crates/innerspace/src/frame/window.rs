@@ -110,7 +110,7 @@ impl<'f> Window<'f> {
                 frames.meta(FrameId(block.start)).set_kind(Kind::Part);
             }
             buddy.huge.gain(&frames.arena, &placed);
-            (firsts.clone()).for_each(|id| set_taken(frames.meta(id), order, false));
+            (firsts.clone()).for_each(|id| set_taken(frames.meta(id), order, Kind::Magazine));
             frames.discard_metas(&gone);
         });
         firsts.map(|id| frames.begin(id, order)).collect()

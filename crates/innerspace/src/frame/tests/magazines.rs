@@ -13,7 +13,10 @@ impl Allocator {
         let buddy = self.common.lists.lock();
         for id in self.magazines.all().flat_map(Stack::iter) {
             let meta = &metas[id.index()];
-            assert_eq!(meta.kind(), Kind::Magazine, "{id:?} is in a magazine");
+            assert!(
+                matches!(meta.kind(), Kind::Magazine | Kind::Fresh),
+                "{id:?} is in a magazine: {meta:?}"
+            );
             assert_eq!(meta.order(), 0, "{id:?} is in a magazine");
             block(id, 0);
         }

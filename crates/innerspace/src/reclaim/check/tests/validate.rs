@@ -80,7 +80,7 @@ impl Pool {
             let meta = self.frames.meta(id);
             let kind = meta.kind();
             number += match kind {
-                Kind::Part | Kind::Free | Kind::Magazine | Kind::Zero => 1,
+                Kind::Part | Kind::Free | Kind::Magazine | Kind::Fresh | Kind::Zero => 1,
                 _ => 1 << meta.order(),
             };
             if !kind.is_live() || kind == Kind::Owned {
