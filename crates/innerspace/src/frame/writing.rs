@@ -26,7 +26,6 @@ use crate::units::{FrameId, PAGE_SIZE};
 pub(crate) struct Writing<'f> {
     frames: &'f Frames,
     frame: FrameId,
-    size: usize,
 }
 
 impl<'f> Writing<'f> {
@@ -38,40 +37,25 @@ impl<'f> Writing<'f> {
             meta.flags.load().contains(both),
             "I7: {frame:?} is written without its lock"
         );
-        let size = PAGE_SIZE << meta.order();
         // Not `then_some`: it would make the guard even on failure, and dropping that guard would
         // end the write of another thread.
-        if meta.hold.try_begin_write() {
-            Some(Writing {
-                frames,
-                frame,
-                size,
-            })
-        } else {
-            None
-        }
+        (meta.hold.try_begin_write()).then(|| Writing { frames, frame })
     }
 
     /// Stores `bytes` at `offset` in the block.
     pub(crate) fn write(&mut self, offset: usize, bytes: &[u8]) {
-        assert!(
-            offset <= self.size && bytes.len() <= self.size - offset,
-            "outside the block"
-        );
+        let to = self.frames.bytes_of(self.frame, offset, bytes.len());
         // SAFETY: the bytes are inside the block, of which no slice exists (WRITER excludes views).
         // `bytes` is a slice, so it is not part of the block.
-        unsafe { copy::copy_out(self.frames.host(self.frame).add(offset), bytes) }
+        unsafe { copy::copy_out(to, bytes) }
     }
 
     /// Stores zeros into `range` of the block.
     pub(crate) fn zero(&mut self, range: Range<usize>) {
-        assert!(
-            range.start <= range.end && range.end <= self.size,
-            "outside the block"
-        );
-        let start = self.frames.host(self.frame);
+        let len = range.end - range.start;
+        let start = self.frames.bytes_of(self.frame, range.start, len);
         // SAFETY: as in `write`.
-        unsafe { copy::fill(start.add(range.start), 0, range.end - range.start) }
+        unsafe { copy::fill(start, 0, len) }
     }
 }
 
@@ -183,22 +167,26 @@ impl<K: ViewOwner> Fills<K> {
 }
 
 impl Frames {
+    /// Returns the address of `len` bytes from `offset` on of the block at `frame`.
+    ///
+    /// # Panics
+    /// If the block has no such bytes.
+    fn bytes_of(&self, frame: FrameId, offset: usize, len: usize) -> *mut u8 {
+        let size = PAGE_SIZE << self.meta(frame).order();
+        assert!(offset <= size && len <= size - offset, "outside the block");
+        self.host(frame).wrapping_add(offset)
+    }
+
     /// Fills `into` with the bytes from `offset` on of the block at `frame`. The caller holds the
     /// block and found it up to date. Bytes that are written meanwhile may be torn.
     pub(crate) fn copy_out(&self, frame: FrameId, offset: usize, into: &mut [u8]) {
-        let meta = self.meta(frame);
         debug_assert!(
-            meta.flags.load().contains(FlagSet::UPTODATE),
+            self.meta(frame).flags.load().contains(FlagSet::UPTODATE),
             "{frame:?} is not filled"
-        );
-        let size = PAGE_SIZE << meta.order();
-        assert!(
-            offset <= size && into.len() <= size - offset,
-            "outside the block"
         );
         // SAFETY: the bytes are inside the arena; `into` is an exclusive slice, so it is not part
         // of the arena.
-        unsafe { copy::copy_in(into, self.host(frame).add(offset)) }
+        unsafe { copy::copy_in(into, self.bytes_of(frame, offset, into.len())) }
     }
 }
 
@@ -209,14 +197,9 @@ mod for_tests {
     impl Frames {
         /// Stores to a block as a page-table translation would, with no guard at all.
         pub(crate) fn store_for_test(&self, frame: FrameId, offset: usize, bytes: &[u8]) {
-            let size = PAGE_SIZE << self.meta(frame).order();
-            assert!(
-                offset <= size && bytes.len() <= size - offset,
-                "outside the block"
-            );
             // SAFETY: the bytes are inside the arena, and the test holds a translation that allows
             // stores.
-            unsafe { copy::copy_out(self.host(frame).add(offset), bytes) }
+            unsafe { copy::copy_out(self.bytes_of(frame, offset, bytes.len()), bytes) }
         }
     }
 }
