@@ -5,7 +5,6 @@
 //! finds all of them. The record contains the number of the space's structural changes, and is
 //! valid as long as this number stays the same.
 
-use super::ghosts::Ghosts;
 use crate::space::core::payer::Payer;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -14,10 +13,9 @@ use crate::{FrameId, PAGE_SIZE, PageCount};
 /// The most pages that are recorded: 16 MiB. If more pages change, the next restore drops them
 /// instead of restoring in place, and a new record begins.
 pub(super) const MOST: usize = 4096;
-/// The number of records that fit in a page of memory. The group is charged for whole pages.
-const A_PAGE: usize = PAGE_SIZE / size_of::<Changed>();
-
-const GHOST_PAGES: PageCount = PageCount((Ghosts::SIZE / PAGE_SIZE) as u64);
+/// The number of recorded pages for which a page of memory is charged: each takes a place in
+/// [`Record::pages`], and one in [`Record::given_back`] if a restore gives it back.
+const A_PAGE: usize = PAGE_SIZE / (size_of::<Changed>() + size_of::<u64>());
 
 /// A number that no snapshot has.
 const NOBODY: u64 = 0;
@@ -54,10 +52,10 @@ pub(super) struct Record {
     /// included.
     pub(super) revision: u64,
     pub(super) pages: Vec<Changed>,
+    /// The addresses of the pages that the last restore gave back, in order.
+    pub(super) given_back: Vec<u64>,
     /// The number of pages of memory that the group is charged for.
     charged: usize,
-    /// Pages given back at recent restores; `None` before the first, or if there was no memory.
-    pub(super) ghosts: Option<Ghosts>,
     /// The number of restores in place since the record began.
     pub(super) restores: u32,
     /// Whether a watch took write validity from pages since the last restore. Then a page without
@@ -151,28 +149,14 @@ impl Record {
             snapshot,
             revision,
             pages: Vec::new(),
+            given_back: Vec::new(),
             charged: 0,
-            ghosts: None,
             restores: 0,
             doubtful: false,
         }
     }
 
-    /// Remembers that a page was given back at this restore, unless the group has no memory for it.
-    pub(super) fn add_ghost(&mut self, payer: Payer<'_>, at: u64) {
-        if self.ghosts.is_none() {
-            if payer.charge(GHOST_PAGES).is_err() {
-                return;
-            }
-            self.ghosts = Some(Ghosts::new());
-        }
-        if let Some(ghosts) = &mut self.ghosts {
-            ghosts.add(at / PAGE_SIZE as u64, self.restores);
-        }
-    }
-
     pub(super) fn uncharge(self, payer: Payer<'_>) {
-        let ghosts = self.ghosts.map_or(0, |_| GHOST_PAGES.0);
-        payer.uncharge(PageCount(self.charged as u64 + ghosts));
+        payer.uncharge(PageCount(self.charged as u64));
     }
 }

@@ -6,7 +6,6 @@
 //! | `view` | bytes of a snapshot as a slice |
 //! | `restore` | going back to one, in two forms, of which one serves fuzz loops |
 //! | `changes` | which pages a space has changed since its last restore |
-//! | `ghosts` | which pages it has given back lately |
 //! | `devices` | the states of the devices that it maps |
 //! | `diff` | differences, from mappings and tables alone |
 //! | `file` | saving one, and loading it |
@@ -26,7 +25,6 @@ pub(crate) mod diff;
 pub(crate) mod error;
 pub(crate) mod file;
 pub(crate) mod frozen;
-pub(crate) mod ghosts;
 pub(crate) mod restore;
 #[cfg(all(test, not(shuttle)))]
 mod tests;

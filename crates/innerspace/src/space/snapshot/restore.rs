@@ -14,9 +14,8 @@
 //! serves the next page. Write validity tells which pages were stored to:
 //!
 //! - *A page copied since the last restore* is given back, so the snapshot's page is shared again,
-//!   and the next store copies the page. But if the same page was given back up to [`IDLE`]
-//!   restores ago, it is copied back and loses its write validity, and the next store is a short
-//!   fault.
+//!   and the next store copies the page. But if the last restore gave the same page back already,
+//!   it is copied back and loses its write validity, and the next store is a short fault.
 //! - *A page stored to again* is copied back and loses its write validity: the next store is a
 //!   short fault.
 //! - *A page stored to before [`STEADY`] restores in a row* is copied back at every restore, stored
@@ -36,7 +35,6 @@
 
 use super::changes::{Changed, Record};
 use super::devices::DeviceStates;
-use super::ghosts::IDLE;
 use crate::space::core::address::slot_index;
 use crate::space::core::error::SpaceError;
 use crate::space::core::space::{Role, SpaceInner};
@@ -50,10 +48,13 @@ use crate::stats::Event;
 use crate::sync::Arc;
 use crate::sync::gate::{EVERYWHERE, Writer};
 use crate::sync::raw::AtomicU64;
-use crate::{FrameId, PAGE_SIZE, VirtAddr};
+use crate::{FrameId, VirtAddr};
 
 /// The number of restores in place from one comparison of steady pages to the next.
 const AUDIT: u32 = 16;
+/// The number of restores in a row without a store to a page before them, after which the page is
+/// given back.
+const IDLE: u8 = 4;
 /// The number of restores in a row, each after a store to a page, after which the page is expected
 /// to be stored to before every restore.
 const STEADY: u8 = 3;
@@ -160,9 +161,8 @@ fn copy_back(
     // No thread has used these pages since the gate was closed. They are freed in reverse, so that
     // frames are allocated again in the order of the pages.
     nodes.put_pages(freed.iter().rev().map(|(_, page)| *page));
-    for (at, _) in freed.into_iter().rev() {
-        known.add_ghost(space.payer(), at);
-    }
+    known.given_back = freed.into_iter().map(|(at, _)| at).collect();
+    known.given_back.sort_unstable();
     known.doubtful = false;
     known.revision = writer.revision;
     space.pool.counters.count(Event::RestoreInPlace);
@@ -257,11 +257,10 @@ impl Walk<'_> {
         known.idle < IDLE || !self.give_back(known, word, image)
     }
 
-    /// Returns whether a page was given back at one of the last restores.
+    /// Returns whether a page was given back at the last restore.
     #[cold]
     fn was_given_back(&self, at: u64) -> bool {
-        let ghosts = self.record.ghosts.as_ref();
-        ghosts.is_some_and(|ghosts| ghosts.has(at / PAGE_SIZE as u64, self.record.restores))
+        self.record.given_back.binary_search(&at).is_ok()
     }
 
     /// Replaces the page by the image's. Returns false if the image's page has too many owners to
