@@ -106,6 +106,24 @@ impl Group {
         HeapBytes::add(&self.0.tree, self.0.id, bytes, may)
     }
 
+    /// Changes a charge, which is `None` at first, to this many bytes, without making room.
+    ///
+    /// # Errors
+    /// As for [`Group::charge_heap`]. Reducing the charge never fails.
+    pub(crate) fn set_heap(
+        &self,
+        heap: &mut Option<HeapBytes>,
+        bytes: usize,
+    ) -> Result<(), LimitError> {
+        match heap {
+            Some(heap) => heap.set(bytes as u64, MayReclaim::No),
+            None => {
+                *heap = Some(self.charge_heap(bytes, MayReclaim::No)?);
+                Ok(())
+            }
+        }
+    }
+
     pub(super) fn tree(&self) -> &SharedTree {
         &self.0.tree
     }

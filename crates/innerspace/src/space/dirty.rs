@@ -18,12 +18,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::group::LimitError;
+use crate::PAGE_SIZE;
+use crate::group::{Group, HeapBytes, LimitError};
 use crate::space::core::address::page_start;
-use crate::space::core::payer::Payer;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::{PAGE_SIZE, PageCount};
 
 #[cfg(any(test, feature = "test-util"))]
 #[path = "tests/dirty.rs"]
@@ -45,74 +44,64 @@ pub(crate) struct DirtyLog {
 struct Log {
     /// The clean ranges: the end of each by its start. No two of them touch.
     clean: BTreeMap<u64, u64>,
-    /// The number of pages of memory that the group is charged for.
-    charged: usize,
+    /// The charge for the ranges, in whole pages.
+    heap: Option<HeapBytes>,
 }
 
 impl DirtyLog {
     /// Notes that the page at `at` is about to become writable, or to be restored; see
     /// `SpaceInner::written`.
     #[inline(always)]
-    pub(crate) fn stored(&self, payer: Payer<'_>, at: u64) {
+    pub(crate) fn stored(&self, group: &Group, at: u64) {
         // Relaxed: the gate orders this load.
         if self.watching.load(Ordering::Relaxed) {
-            self.note(payer, page_start(at));
+            self.note(group, page_start(at));
         }
     }
 
     #[cold]
-    fn note(&self, payer: Payer<'_>, page: u64) {
+    fn note(&self, group: &Group, page: u64) {
         let page = page..page + PAGE_SIZE as u64;
-        self.log.lock().forget(payer, &page);
+        self.log.lock().forget(group, &page);
     }
 
     /// Notes that no page of a range is clean any more. The caller holds the gate's writer lock.
-    pub(crate) fn forget(&self, payer: Payer<'_>, range: &Range<u64>) {
+    pub(crate) fn forget(&self, group: &Group, range: &Range<u64>) {
         // Relaxed: the writer's mutex orders this load.
         if self.watching.load(Ordering::Relaxed) {
-            self.log.lock().forget(payer, range);
+            self.log.lock().forget(group, range);
         }
     }
 
     /// Returns the parts of the range that are not clean. Makes the whole range clean, if there is
     /// memory to note it. The gate is closed on the range.
-    pub(crate) fn take(&self, payer: Payer<'_>, range: &Range<u64>) -> Vec<Range<u64>> {
+    pub(crate) fn take(&self, group: &Group, range: &Range<u64>) -> Vec<Range<u64>> {
         self.watching.store(true, Ordering::Relaxed);
-        self.log.lock().take(payer, range)
+        self.log.lock().take(group, range)
     }
 
-    /// Gives back the charges of a space that is being dropped.
-    pub(crate) fn end(&self, payer: Payer<'_>) {
+    /// Charges for one more range, if that needs no waiting, and gives back what is charged for
+    /// ranges that no longer exist. The caller holds the gate's writer lock.
+    pub(crate) fn make_room(&self, group: &Group) -> Result<(), LimitError> {
         let mut log = self.log.lock();
-        log.clean.clear();
-        log.give_back(payer);
-    }
-
-    /// Charges for one more range, if that needs no waiting. The caller holds the gate's writer
-    /// lock.
-    pub(crate) fn make_room(&self, payer: Payer<'_>) -> Result<(), LimitError> {
-        let mut log = self.log.lock();
-        log.give_back(payer);
-        log.make_room(payer)
+        let wanted = log.bytes_for_one_more();
+        group.set_heap(&mut log.heap, wanted)
     }
 }
 
 impl Log {
-    /// Charges for one more range than there are.
-    fn make_room(&mut self, payer: Payer<'_>) -> Result<(), LimitError> {
-        let wanted = (self.clean.len() + 1).div_ceil(A_PAGE);
-        if wanted > self.charged {
-            payer.charge(PageCount((wanted - self.charged) as u64))?;
-            self.charged = wanted;
-        }
-        Ok(())
+    /// Returns the bytes to be charged for one more range than there are.
+    fn bytes_for_one_more(&self) -> usize {
+        (self.clean.len() + 1).div_ceil(A_PAGE) * PAGE_SIZE
     }
 
-    /// Gives back charges for ranges that no longer exist.
-    fn give_back(&mut self, payer: Payer<'_>) {
-        let wanted = self.clean.len().div_ceil(A_PAGE);
-        payer.uncharge(PageCount((self.charged - wanted) as u64));
-        self.charged = wanted;
+    /// Charges for one more range than there are, if that is more than is charged.
+    fn make_room(&mut self, group: &Group) -> Result<(), LimitError> {
+        let wanted = self.bytes_for_one_more();
+        match &self.heap {
+            Some(heap) if heap.bytes() >= wanted as u64 => Ok(()),
+            _ => group.set_heap(&mut self.heap, wanted),
+        }
     }
 
     /// Removes and returns the last clean range that overlaps `range`.
@@ -124,7 +113,7 @@ impl Log {
         })
     }
 
-    fn forget(&mut self, payer: Payer<'_>, range: &Range<u64>) {
+    fn forget(&mut self, group: &Group, range: &Range<u64>) {
         while let Some(known) = self.take_out(range) {
             if known.start < range.start {
                 self.clean.insert(known.start, range.start);
@@ -132,14 +121,14 @@ impl Log {
             // Cutting a range in two adds one. Without memory for it, the pages after the cut stop
             // being clean, too.
             let cut_in_two = known.start < range.start && range.end < known.end;
-            if range.end < known.end && (!cut_in_two || self.make_room(payer).is_ok()) {
+            if range.end < known.end && (!cut_in_two || self.make_room(group).is_ok()) {
                 self.clean.insert(range.end, known.end);
             }
         }
     }
 
-    fn take(&mut self, payer: Payer<'_>, range: &Range<u64>) -> Vec<Range<u64>> {
-        let has_room = self.make_room(payer).is_ok();
+    fn take(&mut self, group: &Group, range: &Range<u64>) -> Vec<Range<u64>> {
+        let has_room = self.make_room(group).is_ok();
         let mut taken = Vec::new();
         let (mut to, mut whole) = (range.end, range.clone());
         // Ranges that touch are joined.
@@ -156,7 +145,7 @@ impl Log {
         }
         self.clean.insert(whole.start, whole.end);
         if !has_room {
-            self.forget(payer, range);
+            self.forget(group, range);
         }
         taken.reverse();
         taken

@@ -155,7 +155,7 @@ fn move_pages(
     };
     let leftover = space.change_by(&mut writer, Payment::Own, change, tables)?;
     for range in [old, new] {
-        space.dirty.forget(space.payer(), range);
+        space.dirty.forget(&space.group, range);
     }
     drop(writer);
     space.finish(leftover);

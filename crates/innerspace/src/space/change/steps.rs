@@ -147,7 +147,7 @@ impl SpaceInner {
             },
         );
         if edit == Some(Edit::Detach) {
-            self.dirty.forget(self.payer(), range);
+            self.dirty.forget(&self.group, range);
         }
         done
     }
@@ -408,7 +408,7 @@ impl SpaceInner {
             // here. It also calls a mapper that is registered anew.
             renewed = writer.files.renew(|file| mapper(self, file));
             self.code.changed(&EVERYWHERE);
-            self.dirty.forget(self.payer(), &EVERYWHERE);
+            self.dirty.forget(&self.group, &EVERYWHERE);
             let mut underway = Underway::new(self);
             let closed = writer.close(&self.pool.domain, &EVERYWHERE, || self.post(Post::All));
             take_table(&mut underway.detached)?;

@@ -14,14 +14,14 @@ pub(super) fn take(space: &SpaceInner, range: &Range<u64>) -> Vec<Range<VirtAddr
     let writer = space.gate.write();
     // The log needs memory for one more range, which reclaim frees. The log is not locked
     // meanwhile, because faults lock it.
-    if space.dirty.make_room(space.payer()).is_err() {
+    if space.dirty.make_room(&space.group).is_err() {
         let _inside = Inside::callback(space.id);
         let (group, page) = (space.group_id(), PageCount(1));
         // If there is no memory, the next call names more pages than were stored to.
         drop(space.pool.charge(group, page, AllocMode::Wait));
     }
     let closed = writer.close(&space.pool.domain, range, || ());
-    let taken = space.dirty.take(space.payer(), range);
+    let taken = space.dirty.take(&space.group, range);
     failpoint!(Taken);
     space.end_writes(taken.iter().cloned());
     // A store may be under way that relies on write validity taken away here, or earlier elsewhere.

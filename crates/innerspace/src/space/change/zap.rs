@@ -53,7 +53,7 @@ pub(super) fn zap<'gate>(
     };
     // The revision changes, because a restore must not assume that only stores have changed pages.
     writer.revision += 1;
-    space.dirty.forget(space.payer(), range);
+    space.dirty.forget(&space.group, range);
     drop(writer);
     if !taken.is_empty() {
         space.grace();

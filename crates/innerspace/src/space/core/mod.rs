@@ -7,7 +7,6 @@
 //! | `error` | `SpaceError` |
 //! | `fault` | `Fault`, and the cause behind one |
 //! | `options` | the bits of an address, the group |
-//! | `payer` | the group that is charged for a space's records |
 //! | `pinned_leaves`, `structure` | what the gate's writer lock protects: mappings, files, pins |
 //! | `space` | `Space` and `SpaceInner` |
 
@@ -16,7 +15,6 @@ pub(crate) mod calls;
 pub(crate) mod error;
 pub(crate) mod fault;
 pub(crate) mod options;
-pub(crate) mod payer;
 pub(crate) mod pinned_leaves;
 pub(crate) mod space;
 pub(crate) mod structure;

@@ -8,7 +8,6 @@ use super::calls::Calls;
 use super::error::SpaceError;
 use super::fault::{AccessKind, Cause, Explanation, Fault, FaultKind, Wanted};
 use super::options::AddressWidth;
-use super::payer::Payer;
 use super::structure::Structure;
 use crate::cache::Cache;
 use crate::exec::reentry::{Inside, is_in_callback};
@@ -275,15 +274,6 @@ impl SpaceInner {
         domain.synchronize_with(|owner| owner == self.id);
     }
 
-    /// Returns the payer of the space's own records.
-    #[inline(always)]
-    pub(crate) fn payer(&self) -> Payer<'_> {
-        Payer {
-            pool: &self.pool,
-            group: &self.group,
-        }
-    }
-
     /// Refuses calls from inside a callback of the space, and in a child of fork(2).
     pub(crate) fn check_entry(
         &self,
@@ -433,7 +423,7 @@ impl SpaceInner {
     #[inline(always)]
     pub(crate) fn written(&self, at: u64) {
         self.code.written(at);
-        self.dirty.stored(self.payer(), at);
+        self.dirty.stored(&self.group, at);
         failpoint!(WatchersNotified);
     }
 
@@ -517,8 +507,6 @@ impl Drop for SpaceInner {
         // while it works.
         let (vmas, files) = self.gate.get_mut().close();
         let pool = &self.pool;
-        self.changes.end(self.payer());
-        self.dirty.end(self.payer());
         self.code.end(&self.pool.watched);
         self.nodes().put(self.root, table::ROOT_LEVEL);
         failpoint!(TableGone);

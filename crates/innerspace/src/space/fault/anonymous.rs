@@ -228,7 +228,7 @@ impl<'s> OwnSlot<'s> {
         // page.
         let page = page_start(self.at);
         let changes = &self.space.changes;
-        changes.record(self.space.payer(), page, || self.leaf());
+        changes.record(&self.space.group, page, || self.leaf());
         if !self.old.is_vacant() {
             self.nodes().retire_page(self.old);
         }

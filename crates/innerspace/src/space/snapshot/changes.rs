@@ -5,10 +5,10 @@
 //! finds all of them. The record contains the number of the space's structural changes, and is
 //! valid as long as this number stays the same.
 
-use crate::space::core::payer::Payer;
+use crate::group::{Group, HeapBytes};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::{FrameId, PAGE_SIZE, PageCount};
+use crate::{FrameId, PAGE_SIZE};
 
 /// The most pages that are recorded: 16 MiB. If more pages change, the next restore drops them
 /// instead of restoring in place, and a new record begins.
@@ -54,8 +54,8 @@ pub(super) struct Record {
     pub(super) pages: Vec<Changed>,
     /// The addresses of the pages that the last restore gave back, in order.
     pub(super) given_back: Vec<u64>,
-    /// The number of pages of memory that the group is charged for.
-    charged: usize,
+    /// The charge for both lists.
+    heap: Option<HeapBytes>,
     /// The number of restores in place since the record began.
     pub(super) restores: u32,
     /// Whether a watch took write validity from pages since the last restore. Then a page without
@@ -76,10 +76,10 @@ impl Changes {
     /// Records a page that a fault has given the space. `leaf` returns the leaf that has the page.
     /// The fault is in its section, inside the gate.
     #[inline(always)]
-    pub(crate) fn record(&self, payer: Payer<'_>, at: u64, leaf: impl FnOnce() -> FrameId) {
+    pub(crate) fn record(&self, group: &Group, at: u64, leaf: impl FnOnce() -> FrameId) {
         // Relaxed: the flag changes only with the gate closed, and this fault is inside the gate.
         if self.recording.load(Ordering::Relaxed) {
-            self.push(payer, at, leaf());
+            self.push(group, at, leaf());
         }
     }
 
@@ -91,18 +91,19 @@ impl Changes {
     }
 
     #[cold]
-    fn push(&self, payer: Payer<'_>, at: u64, leaf: FrameId) {
+    fn push(&self, group: &Group, at: u64, leaf: FrameId) {
         let mut record = self.record.lock();
         let Some(known) = &mut *record else { return };
         if known.snapshot == NOBODY {
             return;
         }
-        if known.pages.len() == known.charged * A_PAGE {
-            if known.pages.len() >= MOST || payer.charge(PageCount(1)).is_err() {
+        let recorded = known.pages.len();
+        if recorded == known.pages.capacity() {
+            let bytes = (recorded.div_ceil(A_PAGE) + 1) * PAGE_SIZE;
+            if recorded >= MOST || group.set_heap(&mut known.heap, bytes).is_err() {
                 known.snapshot = NOBODY;
                 return;
             }
-            known.charged += 1;
             known.pages.reserve_exact(A_PAGE);
         }
         known.pages.push(Changed {
@@ -133,13 +134,6 @@ impl Changes {
         *self.record.lock() = Some(record);
         self.recording.store(true, Ordering::Relaxed);
     }
-
-    /// Drops the record and its charge. The gate is closed, or the space is gone.
-    pub(crate) fn end(&self, payer: Payer<'_>) {
-        if let Some(record) = self.take() {
-            record.uncharge(payer);
-        }
-    }
 }
 
 impl Record {
@@ -150,13 +144,9 @@ impl Record {
             revision,
             pages: Vec::new(),
             given_back: Vec::new(),
-            charged: 0,
+            heap: None,
             restores: 0,
             doubtful: false,
         }
-    }
-
-    pub(super) fn uncharge(self, payer: Payer<'_>) {
-        payer.uncharge(PageCount(self.charged as u64));
     }
 }

@@ -96,7 +96,7 @@ fn restore_by_dropping(
     let vmas = image.inside(|vmas| vmas.clone());
     let revision = writer.revision + 1;
     let restored = space.replace_all(&mut writer, &vmas, |detached| {
-        space.changes.end(space.payer());
+        drop(space.changes.take());
         let table = nodes.restore_table(image.root, detached);
         table.map_err(|_| SpaceError::TooManyForks)?;
         space.changes.set(Record::new(image.id, revision));
@@ -121,12 +121,11 @@ fn restore_in_place(
     let Some(mut known) = space.changes.take() else {
         return false;
     };
-    if copy_back(space, image, writer, &mut known) {
+    let copied = copy_back(space, image, writer, &mut known);
+    if copied {
         space.changes.set(known);
-        return true;
     }
-    known.uncharge(space.payer());
-    false
+    copied
 }
 
 fn copy_back(
