@@ -11,78 +11,56 @@ use crate::sync::{Arc, Condvar, Mutex, failpoint};
 /// The calls of one space's accesses that are under way.
 #[derive(Default)]
 pub(crate) struct Calls {
-    turns: Mutex<Turns>,
+    begun: Mutex<Begun>,
     ended: Condvar,
 }
 
-/// The counts of calls, by the turn in which each call began. A turn ends only when no call of the
-/// turn before it is left, so two counts are enough, and new calls never delay a wait.
+/// The calls that have begun, numbered in their order.
 #[derive(Default)]
-struct Turns {
-    turn: u64,
-    /// The numbers of calls under way that began in the current turn and in the one before:
-    /// element 0 is for the even turn, element 1 for the odd one.
-    under_way: [usize; 2],
-}
-
-impl Turns {
-    fn current(&self) -> usize {
-        (self.turn % 2) as usize
-    }
-
-    /// Begins the next turns, up to the turn `to`, as far as the calls under way allow.
-    fn advance(&mut self, to: u64) {
-        while self.turn < to && self.under_way[1 - self.current()] == 0 {
-            self.turn += 1;
-        }
-    }
+struct Begun {
+    /// The number of the last call.
+    last: u64,
+    /// The numbers of the calls under way: as many as threads make calls.
+    under_way: Vec<u64>,
 }
 
 /// One counted call, under way until this value is dropped.
 pub(crate) struct UnderWay {
     calls: Arc<Calls>,
-    turn: usize,
+    number: u64,
 }
 
 impl Calls {
     /// Counts a call, in the section that found its mapping. The mutex is an innermost lock.
     pub(crate) fn begin(self: &Arc<Calls>) -> UnderWay {
-        let mut turns = self.turns.lock();
-        let turn = turns.current();
-        turns.under_way[turn] += 1;
-        drop(turns);
+        let mut begun = self.begun.lock();
+        begun.last += 1;
+        let number = begun.last;
+        begun.under_way.push(number);
+        drop(begun);
         UnderWay {
             calls: self.clone(),
-            turn,
+            number,
         }
     }
 
     /// Waits for all calls that have begun. The caller is outside every section.
     pub(crate) fn wait(&self) {
-        let mut turns = self.turns.lock();
-        // Once the next turn has begun, all calls that began before this wait are of earlier turns;
-        // once the turn after that has begun, none of them is left.
-        let wanted = turns.turn + 2;
-        loop {
-            turns.advance(wanted);
-            if turns.turn >= wanted {
-                return;
-            }
+        let mut begun = self.begun.lock();
+        let last = begun.last;
+        while begun.under_way.iter().any(|number| *number <= last) {
             failpoint!(CallsAwaited);
-            turns = self.ended.wait(turns);
+            begun = self.ended.wait(begun);
         }
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        let mut turns = self.calls.turns.lock();
-        turns.under_way[self.turn] -= 1;
-        let was_last = turns.under_way[self.turn] == 0;
-        drop(turns);
-        if was_last {
-            self.calls.ended.notify_all();
-        }
+        let mut begun = self.calls.begun.lock();
+        begun.under_way.retain(|number| *number != self.number);
+        drop(begun);
+        self.calls.ended.notify_all();
     }
 }
 
