@@ -174,7 +174,7 @@ impl SpaceInner {
             false => payment,
         };
         for file in changed.added.iter().filter_map(Vma::file) {
-            writer.files.add(file, 1, |file| mapper(self, file));
+            writer.files.add(file, |file| mapper(self, file));
         }
         // A store that is called to make room may panic.
         let done = caught(|| {
@@ -187,16 +187,18 @@ impl SpaceInner {
             tables(writer, &vmas, &changed)
         });
         if !matches!(done, Ok(Ok(_))) {
-            let unused = writer.files.remove(&changed.added);
+            let Structure { vmas, files, .. } = &mut **writer;
+            let unused = files.remove(&changed.added, vmas);
             // The new set is dropped. Its files stay open: the caller, or another set, has them
             // too.
             unused.into_iter().map(FileUse::unregister).for_each(drop);
         }
         let detached = done.unwrap_or_else(|panic| resume_unwind(panic))?;
+        let unused = writer.files.remove(&changed.removed, &vmas);
         writer.vmas = vmas;
         Ok(Leftover {
             detached,
-            unused: writer.files.remove(&changed.removed),
+            unused,
             owes: payment == Payment::After,
         })
     }

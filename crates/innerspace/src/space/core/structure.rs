@@ -31,8 +31,6 @@ pub(crate) struct Files {
 pub(crate) struct FileUse {
     file: MappedFile,
     id: MapperId,
-    /// The number of mappings of the file in the space.
-    vmas: usize,
     /// The mapper, which this keeps alive: the file has only a `Weak` to it.
     _mapper: Arc<dyn Mappers>,
 }
@@ -43,7 +41,6 @@ impl FileUse {
         FileUse {
             file: file.clone(),
             id,
-            vmas: 0,
             _mapper: mapper,
         }
     }
@@ -83,16 +80,8 @@ impl Structure {
         fork: &mut Structure,
         mapper: impl Fn(&MappedFile) -> Arc<dyn Mappers>,
     ) {
-        if self.vmas.has_locked() {
-            // Locks are not inherited, so the fork may have fewer mappings than this space.
-            let vmas = fork.vmas.clone();
-            for file in vmas.iter().filter_map(Vma::file) {
-                fork.files.add(file, 1, &mapper);
-            }
-            return;
-        }
         for used in self.files.by_key.values() {
-            fork.files.add(&used.file, used.vmas, &mapper);
+            fork.files.add(&used.file, &mapper);
         }
     }
 }
@@ -126,17 +115,14 @@ impl Files {
         self.heap.set(bytes);
     }
 
-    /// Counts `vmas` more mappings of the file. Registers with the file first if it was not mapped
-    /// yet.
+    /// Registers with the file, if it was not mapped yet.
     pub(crate) fn add(
         &mut self,
         file: &MappedFile,
-        vmas: usize,
         mapper: impl FnOnce(&MappedFile) -> Arc<dyn Mappers>,
     ) {
         let used = self.by_key.entry(file.key());
-        let used = used.or_insert_with(|| FileUse::register(mapper(file), file));
-        used.vmas += vmas;
+        used.or_insert_with(|| FileUse::register(mapper(file), file));
         self.count();
     }
 
@@ -146,25 +132,18 @@ impl Files {
         mapper: impl Fn(&MappedFile) -> Arc<dyn Mappers>,
     ) -> Vec<FileUse> {
         let renewed = |used: &mut FileUse| {
-            let mut new = FileUse::register(mapper(&used.file), &used.file);
-            new.vmas = used.vmas;
+            let new = FileUse::register(mapper(&used.file), &used.file);
             std::mem::replace(used, new)
         };
         self.by_key.values_mut().map(renewed).collect()
     }
 
-    /// Subtracts removed mappings from the counts, and returns the files that are no longer mapped.
-    pub(crate) fn remove(&mut self, removed: &[Vma]) -> Vec<FileUse> {
+    /// Removes and returns the files of these mappings that no mapping in `left` shows.
+    pub(crate) fn remove(&mut self, removed: &[Vma], left: &VmaSet) -> Vec<FileUse> {
         let mut unused = Vec::new();
         for file in removed.iter().filter_map(Vma::file) {
-            let key = file.key();
-            let used = self
-                .by_key
-                .get_mut(&key)
-                .expect("a mapped file is registered");
-            used.vmas -= 1;
-            if used.vmas == 0 {
-                unused.extend(self.by_key.remove(&key));
+            if left.first_page(file.key(), 0).is_none() {
+                unused.extend(self.by_key.remove(&file.key()));
             }
         }
         self.count();
