@@ -117,26 +117,13 @@ fn restore_in_place(
 ) -> bool {
     writer.revision += 1;
     let _closed = writer.close(&space.pool.domain, &EVERYWHERE, || space.post(GATE_MAIL));
-    // Only now, with the gate closed, does the record have every page that was installed.
-    let Some(mut known) = space.changes.take() else {
+    // Only now, with the gate closed, does the record have every page that was installed. If its
+    // number is not the last one, something else has changed the structure.
+    let is_valid =
+        |known: &Record| known.snapshot == image.id && known.revision + 1 == writer.revision;
+    let Some(mut known) = space.changes.take().filter(is_valid) else {
         return false;
     };
-    let copied = copy_back(space, image, writer, &mut known);
-    if copied {
-        space.changes.set(known);
-    }
-    copied
-}
-
-fn copy_back(
-    space: &SpaceInner,
-    image: &SpaceInner,
-    writer: &Writer<'_, Structure>,
-    known: &mut Record,
-) -> bool {
-    if known.snapshot != image.id || known.revision + 1 != writer.revision {
-        return false; // something else has changed the structure
-    }
     let nodes = space.nodes();
     let is_alone = |page: &Changed| nodes.frame_alone(pte::load(word(nodes, page))).is_some();
     if !known.pages.iter().all(is_alone) {
@@ -150,7 +137,7 @@ fn copy_back(
         vmas: &writer.vmas,
         theirs: image.nodes(),
         audit: known.restores.is_multiple_of(AUDIT),
-        record: known,
+        record: &known,
         copied: 0,
         freed: Vec::new(),
     };
@@ -164,6 +151,7 @@ fn copy_back(
     known.given_back.sort_unstable();
     known.doubtful = false;
     known.revision = writer.revision;
+    space.changes.set(known);
     space.pool.counters.count(Event::RestoreInPlace);
     space.pool.counters.add(Event::RestorePages, copied);
     true
