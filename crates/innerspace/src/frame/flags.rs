@@ -51,6 +51,8 @@ impl FlagSet {
     pub(crate) const COALESCED: FlagSet = FlagSet::REFERENCED;
     /// The frame is on the active list, or on its way there.
     pub(crate) const ACTIVE: FlagSet = FlagSet(1 << 5);
+    /// There may be pinned pages in or below the node. Used for nodes of page tables.
+    pub(crate) const PINNED: FlagSet = FlagSet::ACTIVE;
     /// The last read or write of the store failed.
     pub(crate) const ERROR: FlagSet = FlagSet(1 << 6);
     /// A thread may be waiting for LOCKED or WRITEBACK to clear.

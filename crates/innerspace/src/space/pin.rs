@@ -23,14 +23,15 @@
 //! A store makes it so, and only a fork would change that. So a fork gives the child copies of the
 //! leaf and of the nodes on the path. In the copied leaf, pinned pages are copied, and the others
 //! shared by a reference to each. The cost is in proportion to the pages in leaves with pinned
-//! pages. The hold word of a page counts its pins. The space remembers the leaves in which there
-//! may be pinned pages (`PinnedLeaves`), and forgets those without any at its next check.
+//! pages. The hold word of a page counts its pins. The nodes that lead to pinned pages are marked,
+//! and unmarked if the next fork finds none below them any more.
 //!
 //! Locking: pinning holds the gate's writer lock, but leaves the gate open. Before that, a store
 //! fault has installed the page. Only another writer can have removed the page since; then the
 //! fault is repeated. Unpinning takes no lock, and works from any thread, even after the space has
 //! ended.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -45,11 +46,11 @@ use crate::space::core::space::SpaceInner;
 use crate::space::core::structure::Structure;
 use crate::space::table::nodes::{Nodes, TooManyForks};
 use crate::space::table::pinned::{NotPinned, Pins};
-use crate::space::table::{self};
 use crate::space::vma::area::Vma;
 use crate::space::vma::protection::{Protection, Sharing};
 use crate::space::vma::set::VmaSet;
 use crate::sync::gate::Writer;
+use crate::sync::{Arc, Weak};
 use crate::{FrameId, PAGE_SIZE, PageCount, VirtAddr};
 
 /// The size of the reference counts of an `Arc`, next to a list of frames.
@@ -103,8 +104,6 @@ pub struct Pinned {
 /// Frames for a fork's copies of pinned pages, and of the paths to them.
 #[derive(Default)]
 pub(super) struct PinnedCopies<'pool> {
-    /// The start of each leaf with pinned pages, in order.
-    leaves: Vec<u64>,
     nodes: Vec<PoolFrame<'pool>>,
     pages: Vec<PoolFrame<'pool>>,
 }
@@ -138,10 +137,13 @@ pub(super) fn pin(
         check(&writer.vmas)?;
         match pin_pages(space, &range) {
             Ok(pins) => {
-                let is_copied = at_fork == AtFork::Copy;
-                writer.pins.add(&range, pins.frames(), is_copied);
-                if writer.pins.is_look_due() {
-                    let _found = look_for_pins(space, &mut writer);
+                if at_fork == AtFork::Refuse {
+                    let list = &mut writer.not_copied;
+                    if list.len() == list.capacity() {
+                        list.retain(|frames| frames.strong_count() > 0);
+                        list.reserve(list.len());
+                    }
+                    list.push(Arc::downgrade(pins.frames()));
                 }
                 return Ok(Pinned { pins, at, _heap });
             }
@@ -166,19 +168,9 @@ pub(super) fn pin_pages(space: &SpaceInner, range: &Range<u64>) -> Result<Pins, 
     })
 }
 
-/// Returns all pinned pages, by address.
-fn look_for_pins(space: &SpaceInner, writer: &mut Writer<'_, Structure>) -> Vec<(u64, FrameId)> {
-    let nodes = space.nodes();
-    space.inside(|_| writer.pins.look(nodes))
-}
-
-/// Refuses the operation if the space has a pinned page.
-pub(super) fn check_no_pins(
-    space: &SpaceInner,
-    writer: &mut Writer<'_, Structure>,
-    what: &'static str,
-) -> Result<(), SpaceError> {
-    match look_for_pins(space, writer).first() {
+/// Refuses the operation if the space has a pinned page. The caller holds the gate's writer lock.
+pub(super) fn check_no_pins(space: &SpaceInner, what: &'static str) -> Result<(), SpaceError> {
+    match space.inside(|_| space.nodes().pinned()).pages.first() {
         None => Ok(()),
         Some((at, _)) => Err(SpaceError::Pinned {
             what,
@@ -284,43 +276,35 @@ impl<'pool> PinnedCopies<'pool> {
     /// unpinned meanwhile, fewer frames are needed.
     pub(super) fn set_aside(
         space: &'pool SpaceInner,
-        writer: &mut Writer<'_, Structure>,
+        writer: &Writer<'_, Structure>,
         what: &'static str,
         group: &Group,
     ) -> Result<PinnedCopies<'pool>, SpaceError> {
-        let found = look_for_pins(space, writer);
-        if found.is_empty() {
+        let found = space.inside(|_| space.nodes().pinned());
+        if found.pages.is_empty() {
             return Ok(PinnedCopies::default());
         }
-        let alone = writer.pins.not_copied();
-        if let Some((at, _)) = found.iter().find(|(_, frame)| alone.contains(frame)) {
+        let alone = writer.not_copied.iter().filter_map(Weak::upgrade);
+        let alone: BTreeSet<FrameId> = alone.flat_map(|frames| frames.to_vec()).collect();
+        if let Some((at, _)) = (found.pages.iter()).find(|(_, frame)| alone.contains(frame)) {
             return Err(SpaceError::PinnedAlone {
                 what,
                 at: VirtAddr(*at),
             });
         }
-        let mut leaves: Vec<u64> = found
-            .iter()
-            .map(|(at, _)| at & !(table::span(1) - 1))
-            .collect();
-        leaves.dedup();
         let _inside = Inside::callback(space.id);
         let frames = |count: usize| {
             let alloc = |_| space.pool.alloc(group.id(), 0, AllocMode::Wait);
             (0..count).map(alloc).collect::<Result<Vec<_>, _>>()
         };
-        let nodes = frames(Nodes::nodes_for_pinned(&leaves))?;
-        let pages = frames(found.len())?;
-        Ok(PinnedCopies {
-            leaves,
-            nodes,
-            pages,
-        })
+        let nodes = frames(found.nodes - 1)?; // the fork has its root
+        let pages = frames(found.pages.len())?;
+        Ok(PinnedCopies { nodes, pages })
     }
 
     /// Gives the fork with the root `root` its copies of the pinned pages. Until then, the fork
     /// shares all of the parent's subtrees. The gate is closed.
     pub(super) fn put(&mut self, nodes: Nodes<'_>, root: FrameId) -> Result<(), TooManyForks> {
-        nodes.copy_pinned(root, &self.leaves, &mut self.nodes, &mut self.pages)
+        nodes.copy_pinned(root, &mut self.nodes, &mut self.pages)
     }
 }

@@ -146,7 +146,6 @@ fn move_pages(
         let gone = vmas.remove(new).and(vmas.remove(old));
         gone.and(vmas.put(moved))
     };
-    writer.pins.move_range(old, new.start);
     for range in [old, new] {
         space.code.changed(range);
     }

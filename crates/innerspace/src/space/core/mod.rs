@@ -7,7 +7,7 @@
 //! | `error` | `SpaceError` |
 //! | `fault` | `Fault`, and the cause behind one |
 //! | `options` | the bits of an address, the group |
-//! | `pinned_leaves`, `structure` | what the gate's writer lock protects: mappings, files, pins |
+//! | `structure` | what the gate's writer lock protects: mappings, files, pins |
 //! | `space` | `Space` and `SpaceInner` |
 
 pub(crate) mod address;
@@ -15,6 +15,5 @@ pub(crate) mod calls;
 pub(crate) mod error;
 pub(crate) mod fault;
 pub(crate) mod options;
-pub(crate) mod pinned_leaves;
 pub(crate) mod space;
 pub(crate) mod structure;

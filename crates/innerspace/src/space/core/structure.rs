@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::pinned_leaves::PinnedLeaves;
+use crate::FrameId;
 use crate::cache::{MapperId, MapperList, Mappers, Released};
 use crate::space::vma::area::{MappedFile, Vma};
 use crate::space::vma::ledger::{Entry, Ledger};
 use crate::space::vma::set::VmaSet;
-use crate::sync::Arc;
+use crate::sync::{Arc, Weak};
 
 /// The state that the holder of the gate's writer lock may read and change.
 pub(crate) struct Structure {
@@ -16,8 +16,9 @@ pub(crate) struct Structure {
     /// The number of structural changes so far.
     pub(crate) revision: u64,
     pub(crate) files: Files,
-    /// The leaves in which pages may be pinned.
-    pub(crate) pins: PinnedLeaves,
+    /// The frames of each pin with [`AtFork::Refuse`](crate::space::AtFork::Refuse), which a fork
+    /// may not copy.
+    pub(crate) not_copied: Vec<Weak<[FrameId]>>,
 }
 
 /// The mapped files, by their keys. An entry keeps its file open.
@@ -61,7 +62,7 @@ impl Structure {
             revision: 0,
             files: Files::new(vmas.ledger()),
             vmas,
-            pins: PinnedLeaves::default(),
+            not_copied: Vec::new(),
         }
     }
 

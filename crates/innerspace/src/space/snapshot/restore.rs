@@ -73,7 +73,7 @@ pub(super) fn restore(
         return Err(SpaceError::OtherSpace);
     }
     let mut writer = space.gate.write();
-    check_no_pins(space, &mut writer, "restore")?;
+    check_no_pins(space, "restore")?;
     if space.changes.is_since(is) && restore_in_place(space, image, &mut writer) {
         drop(writer);
         space.pool.flush_retired_if_due();

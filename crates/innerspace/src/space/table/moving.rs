@@ -61,6 +61,9 @@ impl Nodes<'_> {
             let slot = &self.words(leaf)[slot_index(there, 0)];
             let put = pte::replace(slot, Pte::EMPTY, moved);
             assert!(put, "I11: a slot was filled behind a closed gate");
+            if self.is_pinned(moved) {
+                self.mark_pinned(there);
+            }
         });
     }
 }

@@ -9,9 +9,9 @@
 
 use super::nodes::{Detached, Nodes, TooManyForks, child_word};
 use super::pte::{self, Holds, Pte, VALID_R, VALID_W};
-use crate::frame::{HoldState, Kind};
+use crate::frame::{FlagSet, HoldState, Kind};
 use crate::reclaim::{Pool, PoolFrame};
-use crate::space::core::address::{ROOT_LEVEL, slot_index, span};
+use crate::space::core::address::{LEAF_BYTES, LEVELS, ROOT_LEVEL, slot_index, span};
 use crate::stats::Event;
 use crate::sync::Arc;
 use crate::sync::raw::{AtomicU64, Ordering};
@@ -69,6 +69,15 @@ impl Drop for Pins {
     }
 }
 
+/// The pinned pages of a space.
+#[derive(Default)]
+pub(crate) struct PinnedPages {
+    /// The pages, with their addresses, in order.
+    pub(crate) pages: Vec<(u64, FrameId)>,
+    /// The number of nodes in or below which they are, the root included.
+    pub(crate) nodes: usize,
+}
+
 /// Why a range could not be pinned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NotPinned {
@@ -114,52 +123,76 @@ impl Nodes<'_> {
         };
         let all = (start..end).step_by(PAGE_SIZE).try_for_each(&mut pin);
         let pins = Pins::adopt(pool, frames); // dropping it takes the pins back
-        all.map(|()| pins)
+        all?;
+        let leaves = (start & !(LEAF_BYTES - 1)..end).step_by(LEAF_BYTES as usize);
+        leaves.for_each(|at| self.mark_pinned(at));
+        Ok(pins)
     }
 
-    /// Returns the pinned pages in the leaf of `at`, with their addresses. The caller is in a
-    /// section and holds the gate's writer lock.
-    pub(crate) fn pinned_in_leaf(self, at: u64) -> Vec<(u64, FrameId)> {
-        let mut found = Vec::new();
-        let start = at & !(span(1) - 1);
-        self.for_each_slot(&(start..start + span(1)), |at, word| {
-            let page = pte::load(word);
-            if self.is_pinned(page) {
-                found.push((at, self.frame_of(page)));
-            }
-        });
+    /// Notes that the leaf of `at` may have pinned pages, on the path to it. The caller holds the
+    /// gate's writer lock, and the path is exclusive to the space.
+    pub(super) fn mark_pinned(self, at: u64) {
+        let mark = |node| self.pool.frames.meta(node).flags.set(FlagSet::PINNED);
+        let mut node = self.root;
+        for level in (1..=ROOT_LEVEL).rev() {
+            mark(node);
+            let child = self.child(&self.words(node)[slot_index(at, level)]);
+            node = child.expect("the path to a pinned page");
+        }
+        mark(node);
+    }
+
+    fn is_marked(self, node: FrameId) -> bool {
+        let flags = self.pool.frames.meta(node).flags.load();
+        flags.contains(FlagSet::PINNED)
+    }
+
+    /// Returns all pinned pages, and unmarks nodes without any. The caller is in a section and
+    /// holds the gate's writer lock.
+    pub(crate) fn pinned(self) -> PinnedPages {
+        let mut found = PinnedPages::default();
+        self.find_pinned(self.root, ROOT_LEVEL, 0, &mut found);
         found
     }
 
-    /// Returns the number of nodes that [`Nodes::copy_pinned`] needs for leaves at these addresses,
-    /// which are sorted.
-    pub(crate) fn nodes_for_pinned(leaves: &[u64]) -> usize {
-        let distinct = |level: u32| {
-            let mut numbers: Vec<u64> = leaves.iter().map(|at| at / span(level)).collect();
-            numbers.dedup();
-            numbers.len()
-        };
-        (1..=ROOT_LEVEL).map(distinct).sum()
+    fn find_pinned(self, node: FrameId, level: u32, start: u64, found: &mut PinnedPages) {
+        if !self.is_marked(node) {
+            return;
+        }
+        let before = found.pages.len();
+        for (slot, word) in (0..).zip(self.words(node)) {
+            let at = start + slot * span(level);
+            if level > 0 {
+                let child = self.child(word).into_iter();
+                child.for_each(|child| self.find_pinned(child, level - 1, at, found));
+                continue;
+            }
+            let page = pte::load(word);
+            if self.is_pinned(page) {
+                found.pages.push((at, self.frame_of(page)));
+            }
+        }
+        match found.pages.len() > before {
+            true => found.nodes += 1,
+            false => self.pool.frames.meta(node).flags.clear(FlagSet::PINNED),
+        }
     }
 
-    /// Gives the fork below `root` leaves of its own in place of those at `leaves`, which contain
-    /// pinned pages. Pinned pages are copied to frames from `pages`; the other anonymous pages are
-    /// shared by a ref on each. So the pinned leaves, and the paths to them, stay exclusive to the
-    /// parent. The parent's gate is closed, and no other thread can reach the fork.
+    /// Gives the fork below `root` nodes of its own in place of those that are marked, which lead
+    /// to pinned pages. Pinned pages are copied to frames from `pages`; the other anonymous pages
+    /// are shared by a ref on each. So the pinned leaves, and the paths to them, stay exclusive to
+    /// the parent. The parent's gate is closed, and no other thread can reach the fork.
     pub(crate) fn copy_pinned(
         self,
         root: FrameId,
-        leaves: &[u64],
         nodes: &mut Vec<PoolFrame<'_>>,
         pages: &mut Vec<PoolFrame<'_>>,
     ) -> Result<(), TooManyForks> {
         let section = self.pool.domain.reader();
         let mut replaced = Detached::default();
-        let mut reached = 0;
         let mut own = |word: &AtomicU64, node, level, _| {
-            reached += usize::from(level == 0);
-            if !self.is_shared(node) {
-                return Ok(Some(node));
+            if !self.is_marked(node) {
+                return Ok(None);
             }
             let frame = nodes.pop().expect("as many as were counted");
             let copy = match level {
@@ -173,11 +206,7 @@ impl Nodes<'_> {
             replaced.nodes.push((node, level));
             Ok(Some(copy))
         };
-        let fork = Nodes { root, ..self };
-        let mut paths = leaves.iter().map(|at| *at..at + 1);
-        let copied = paths.try_for_each(|path| fork.walk(&path, &mut own));
-        let is_whole = copied.is_err() || reached == leaves.len();
-        assert!(is_whole, "the parent has each of the leaves");
+        let copied = Nodes { root, ..self }.walk(&(0..span(LEVELS)), &mut own);
         drop(section);
         self.release(replaced);
         copied

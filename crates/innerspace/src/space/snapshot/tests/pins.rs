@@ -4,6 +4,7 @@ use std::sync::mpsc;
 
 use super::*;
 use crate::space::pin::pin_pages;
+use crate::space::table::nodes::visited;
 use crate::space::{AtFork, Pinned, Remap};
 use crate::sync::failpoint;
 
@@ -418,10 +419,18 @@ fn leaves_that_have_no_pins_any_more_are_forgotten() {
     for leaf in 1..400 {
         drop(space.pin(at + leaf * LEAF, PAGE, AtFork::Copy).unwrap());
     }
-    let known = space.0.gate.write().pins.known();
-    assert!(known <= 65, "{known} leaves");
+    let nodes = || space.0.inside(|_| space.0.nodes().pinned()).nodes;
+    let before = visited::so_far();
+    assert_eq!(nodes(), 4, "the path to one leaf");
+    let all = visited::so_far() - before;
     drop(space.fork().unwrap());
-    assert_eq!(space.0.gate.write().pins.known(), 1);
+    let before = visited::so_far();
+    assert_eq!(nodes(), 4);
+    let looked_into = visited::so_far() - before;
+    assert!(
+        looked_into == 4 && all > 400,
+        "{looked_into} nodes, {all} before"
+    );
     drop(kept);
 }
 
