@@ -42,7 +42,7 @@ pub(crate) fn copy(parent: &SpaceInner, group: &Group, role: Role) -> Result<Spa
     if matches!(role, Role::Live { .. }) && vmas.has_locked() {
         unlock_all(&mut vmas);
     }
-    let files = Entry::new(&ledger, writer.files.bytes());
+    let files = Entry::new(&ledger, writer.bytes_of_files());
     let inside = Inside::callback(parent.id);
     ledger.settle(pool, MayReclaim::Yes)?;
     drop(inside);

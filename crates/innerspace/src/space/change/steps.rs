@@ -174,7 +174,7 @@ impl SpaceInner {
             false => payment,
         };
         for file in changed.added.iter().filter_map(Vma::file) {
-            writer.files.add(file, |file| mapper(self, file));
+            writer.add_file(file, |file| mapper(self, file));
         }
         // A store that is called to make room may panic.
         let done = caught(|| {
@@ -187,18 +187,16 @@ impl SpaceInner {
             tables(writer, &vmas, &changed)
         });
         if !matches!(done, Ok(Ok(_))) {
-            let Structure { vmas, files, .. } = &mut **writer;
-            let unused = files.remove(&changed.added, vmas);
+            let unused = writer.remove_files(&changed.added);
             // The new set is dropped. Its files stay open: the caller, or another set, has them
             // too.
             unused.into_iter().map(FileUse::unregister).for_each(drop);
         }
         let detached = done.unwrap_or_else(|panic| resume_unwind(panic))?;
-        let unused = writer.files.remove(&changed.removed, &vmas);
         writer.vmas = vmas;
         Ok(Leftover {
             detached,
-            unused,
+            unused: writer.remove_files(&changed.removed),
             owes: payment == Payment::After,
         })
     }
@@ -408,7 +406,7 @@ impl SpaceInner {
             // The new leaves come from a snapshot. A revocation under way may have called this
             // space's mapper already, and may call the snapshot's only after the leaves have moved
             // here. It also calls a mapper that is registered anew.
-            renewed = writer.files.renew(|file| mapper(self, file));
+            renewed = writer.renew_files(|file| mapper(self, file));
             self.code.changed(&EVERYWHERE);
             self.dirty.forget(&self.group, &EVERYWHERE);
             let mut underway = Underway::new(self);

@@ -15,17 +15,11 @@ pub(crate) struct Structure {
     pub(crate) vmas: VmaSet,
     /// The number of structural changes so far.
     pub(crate) revision: u64,
-    pub(crate) files: Files,
+    /// The mapped files, by their keys. An entry keeps its file open.
+    files: BTreeMap<usize, FileUse>,
     /// The frames of each pin with [`AtFork::Refuse`](crate::space::AtFork::Refuse), which a fork
     /// may not copy.
     pub(crate) not_copied: Vec<Weak<[FrameId]>>,
-}
-
-/// The mapped files, by their keys. An entry keeps its file open.
-pub(crate) struct Files {
-    by_key: BTreeMap<usize, FileUse>,
-    /// The heap bytes of the files, entered in the ledger of the space.
-    heap: Entry,
 }
 
 /// A file that a space maps, and the space's mapper that is registered with it.
@@ -34,15 +28,25 @@ pub(crate) struct FileUse {
     id: MapperId,
     /// The mapper, which this keeps alive: the file has only a `Weak` to it.
     _mapper: Arc<dyn Mappers>,
+    /// The heap bytes that all this takes.
+    heap: Entry,
 }
 
 impl FileUse {
-    fn register(mapper: Arc<dyn Mappers>, file: &MappedFile) -> FileUse {
-        let id = file.add_mapper(Arc::downgrade(&mapper));
+    /// Registers with the file. The space has `places` more places for files in its map.
+    fn register(
+        mapper: Arc<dyn Mappers>,
+        file: &MappedFile,
+        ledger: &Arc<Ledger>,
+        places: usize,
+    ) -> FileUse {
+        let place = size_of::<usize>() + size_of::<FileUse>();
+        let of_mapper = size_of_val(&*mapper) + 16 + MapperList::ENTRY_BYTES;
         FileUse {
             file: file.clone(),
-            id,
+            id: file.add_mapper(Arc::downgrade(&mapper)),
             _mapper: mapper,
+            heap: Entry::new(ledger, places * place + of_mapper),
         }
     }
 
@@ -60,7 +64,7 @@ impl Structure {
     pub(crate) fn new(vmas: VmaSet) -> Structure {
         Structure {
             revision: 0,
-            files: Files::new(vmas.ledger()),
+            files: BTreeMap::new(),
             vmas,
             not_copied: Vec::new(),
         }
@@ -69,7 +73,7 @@ impl Structure {
     /// Unregisters from all files, and empties the set of mappings. Returns a clone of the empty
     /// set, and the files.
     pub(crate) fn close(&mut self) -> (VmaSet, Vec<Released>) {
-        let files = std::mem::take(&mut self.files.by_key).into_values();
+        let files = std::mem::take(&mut self.files).into_values();
         let files = files.filter_map(FileUse::unregister).collect();
         self.vmas = self.vmas.emptied();
         (self.vmas.clone(), files)
@@ -81,73 +85,51 @@ impl Structure {
         fork: &mut Structure,
         mapper: impl Fn(&MappedFile) -> Arc<dyn Mappers>,
     ) {
-        for used in self.files.by_key.values() {
-            fork.files.add(&used.file, &mapper);
-        }
-    }
-}
-
-impl Files {
-    /// The bytes of a node of the map. A node has room for 11 files, and mostly has 7.
-    const NODE_BYTES: usize = 11 * (size_of::<usize>() + size_of::<FileUse>()) + 16;
-
-    fn new(ledger: &Arc<Ledger>) -> Files {
-        Files {
-            by_key: BTreeMap::new(),
-            heap: Entry::new(ledger, 0),
+        for used in self.files.values() {
+            fork.add_file(&used.file, &mapper);
         }
     }
 
     /// Returns the heap bytes that the files take.
-    pub(crate) fn bytes(&self) -> usize {
-        self.heap.bytes()
-    }
-
-    /// Enters the bytes that the files take now in the ledger.
-    fn count(&mut self) {
-        let files = self.by_key.len();
-        if files == 0 {
-            // An empty map keeps its last node.
-            self.by_key = BTreeMap::new();
-        }
-        let mapper = |used: &FileUse| size_of_val(&*used._mapper) + 16 + MapperList::ENTRY_BYTES;
-        let each = self.by_key.values().next().map_or(0, mapper);
-        let bytes = files.div_ceil(7) * Files::NODE_BYTES + files * each;
-        self.heap.set(bytes);
+    pub(crate) fn bytes_of_files(&self) -> usize {
+        self.files.values().map(|used| used.heap.bytes()).sum()
     }
 
     /// Registers with the file, if it was not mapped yet.
-    pub(crate) fn add(
+    pub(crate) fn add_file(
         &mut self,
         file: &MappedFile,
         mapper: impl FnOnce(&MappedFile) -> Arc<dyn Mappers>,
     ) {
-        let used = self.by_key.entry(file.key());
-        used.or_insert_with(|| FileUse::register(mapper(file), file));
-        self.count();
+        // A node of the map has 11 places, of which about 6 are in use if there are many nodes.
+        let places = if self.files.is_empty() { 11 } else { 2 };
+        let used = self.files.entry(file.key());
+        let new = || FileUse::register(mapper(file), file, self.vmas.ledger(), places);
+        used.or_insert_with(new);
     }
 
     /// Registers anew with every file, and returns the old registrations.
-    pub(crate) fn renew(
+    pub(crate) fn renew_files(
         &mut self,
         mapper: impl Fn(&MappedFile) -> Arc<dyn Mappers>,
     ) -> Vec<FileUse> {
-        let renewed = |used: &mut FileUse| {
-            let new = FileUse::register(mapper(&used.file), &used.file);
-            std::mem::replace(used, new)
-        };
-        self.by_key.values_mut().map(renewed).collect()
+        let old: Vec<FileUse> = std::mem::take(&mut self.files).into_values().collect();
+        old.iter()
+            .for_each(|used| self.add_file(&used.file, &mapper));
+        old
     }
 
-    /// Removes and returns the files of these mappings that no mapping in `left` shows.
-    pub(crate) fn remove(&mut self, removed: &[Vma], left: &VmaSet) -> Vec<FileUse> {
+    /// Removes and returns the files of these mappings that are no longer mapped.
+    pub(crate) fn remove_files(&mut self, removed: &[Vma]) -> Vec<FileUse> {
         let mut unused = Vec::new();
         for file in removed.iter().filter_map(Vma::file) {
-            if left.first_page(file.key(), 0).is_none() {
-                unused.extend(self.by_key.remove(&file.key()));
+            if self.vmas.first_page(file.key(), 0).is_none() {
+                unused.extend(self.files.remove(&file.key()));
             }
         }
-        self.count();
+        if self.files.is_empty() {
+            self.files = BTreeMap::new(); // an empty map keeps its last node
+        }
         unused
     }
 }

@@ -89,13 +89,6 @@ impl Entry {
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
-
-    /// Counts this many bytes from now on, in place of the earlier number.
-    pub(crate) fn set(&mut self, bytes: usize) {
-        self.ledger.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.ledger.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-        self.bytes = bytes;
-    }
 }
 
 impl Drop for Entry {
