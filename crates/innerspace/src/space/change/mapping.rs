@@ -7,7 +7,7 @@ use super::region::Region;
 use super::remap::{self, Remap};
 use super::steps::Payment;
 use crate::group::SetAside;
-use crate::reclaim::{AllocMode, StoreScope};
+use crate::reclaim::AllocMode;
 use crate::space::core::error::SpaceError;
 use crate::space::core::space::Space;
 use crate::space::table::PATH_NODES;
@@ -45,7 +45,8 @@ impl Space {
             // The group is probably full, so the frames come from what was set aside.
             failpoint!(Undoing);
             let scope = self.0.pool.store_scope(Some(nodes));
-            let unmapped = self.unmap_paid(Payment::After, Some(scope), &range);
+            let _scope = Some(scope);
+            let unmapped = self.unmap_paid(Payment::After { _scope }, &range);
             debug_assert!(
                 unmapped.is_ok(),
                 "what it takes was set aside: {unmapped:?}"
@@ -72,7 +73,7 @@ impl Space {
         let writer = space.gate.write();
         let range = place(space, &writer.vmas, map, vma.end)?;
         (vma.start, vma.end) = (range.start, range.end);
-        space.change(writer, &range, edit, |vmas| vmas.put(vma))?;
+        space.change(Payment::Own, writer, &range, edit, |vmas| vmas.put(vma))?;
         Ok(range)
     }
 
@@ -91,7 +92,7 @@ impl Space {
     /// Nothing is changed then.
     pub fn unmap(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         let range = self.0.live_range("unmap", at, len)?;
-        self.unmap_paid(Payment::Own, None, &range)
+        self.unmap_paid(Payment::Own, &range)
     }
 
     /// Waits for the calls to devices and on files with
@@ -129,23 +130,13 @@ impl Space {
     }
 
     /// Unmaps as [`Space::unmap`] does. `payment` says how the nodes of the mappings are paid for.
-    /// Frames come from what is set aside in `scope`, if there is one.
-    fn unmap_paid(
-        &self,
-        payment: Payment,
-        scope: Option<StoreScope>,
-        range: &Range<u64>,
-    ) -> Result<(), SpaceError> {
-        let space = &self.0;
-        let mut writer = space.gate.write();
+    fn unmap_paid(&self, payment: Payment, range: &Range<u64>) -> Result<(), SpaceError> {
+        let writer = self.0.gate.write();
         if writer.vmas.overlapping(range).next().is_none() {
             return Ok(());
         }
-        let (edit, remove) = (Some(Edit::Detach), |vmas: &mut VmaSet| vmas.remove(range));
-        let changed = space.change_paid(payment, &mut writer, range, edit, remove);
-        drop((writer, scope));
-        space.finish(changed?);
-        Ok(())
+        let remove = |vmas: &mut VmaSet| vmas.remove(range);
+        (self.0).change(payment, writer, range, Some(Edit::Detach), remove)
     }
 
     /// Sets the protection of `len` bytes (rounded up to whole pages) at `at`. Once this call has
@@ -201,7 +192,7 @@ impl Space {
             (true, true) => None,
         };
         let set = |vmas: &mut VmaSet| vmas.update(&range, |part| part.protection = protection);
-        space.change(writer, &range, edit, set)
+        space.change(Payment::Own, writer, &range, edit, set)
     }
 
     /// Changes the length of the mapping at `at` from `old_len` to `new_len` bytes, both rounded up

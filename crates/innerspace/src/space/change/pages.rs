@@ -96,7 +96,7 @@ impl Space {
             }
         };
         let set = |vmas: &mut VmaSet| vmas.update(&range, |part| part.reading = reading);
-        space.change(writer, &range, None, set)
+        space.change(Payment::Own, writer, &range, None, set)
     }
 
     /// Drops the pages of `len` bytes (rounded up to whole pages) at `at`, and frees their memory
@@ -117,7 +117,7 @@ impl Space {
         }
         zap(space, writer, &range).or_else(|writer| {
             let nothing = |_: &mut VmaSet| Changed::default();
-            space.change(writer, &range, Some(Edit::Detach), nothing)
+            space.change(Payment::Own, writer, &range, Some(Edit::Detach), nothing)
         })
     }
 
@@ -325,20 +325,20 @@ fn set_residence(
     let cut = |vma: &Vma| vma.slice(vma.part_in(&range));
     let before = writer.vmas.overlapping(&range).map(cut).collect();
     let set = |vmas: &mut VmaSet| vmas.update(&range, |part| part.residence = residence);
-    space.change(writer, &range, None, set)?;
+    space.change(Payment::Own, writer, &range, None, set)?;
     Ok(before)
 }
 
 /// Unlocks those parts of the range that were not unmapped meanwhile.
 fn unlock_what_is_left(space: &Arc<SpaceInner>, range: &Range<u64>) {
     failpoint!(Undoing);
-    let mut writer = space.gate.write();
     let unlock =
         |vmas: &mut VmaSet| vmas.update(range, |part| part.residence = Residence::Pageable);
     // The group is probably full, so the nodes are paid for afterwards.
-    let changed = space.change_paid(Payment::After, &mut writer, range, None, unlock);
-    drop(writer);
-    space.finish(changed.expect("it needs no memory"));
+    let writer = space.gate.write();
+    let payment = Payment::After { _scope: None };
+    let changed = space.change(payment, writer, range, None, unlock);
+    changed.expect("it needs no memory");
 }
 
 /// Returns the parts of files that the range maps, in mappings for which `wanted` is true.

@@ -84,7 +84,7 @@ pub(super) fn remap(
     if kept.end < old.end {
         let tail = kept.end..old.end;
         let cut = |vmas: &mut VmaSet| vmas.remove(&tail);
-        space.change(writer, &tail, Some(Edit::Detach), cut)?;
+        space.change(Payment::Own, writer, &tail, Some(Edit::Detach), cut)?;
         return Ok(at);
     }
     if len == old.end - old.start {
@@ -97,7 +97,9 @@ pub(super) fn remap(
     let is_free = more.end <= space.end() && writer.vmas.overlapping(&more).next().is_none();
     if old.end == vma.end && is_free {
         let added = vma.slice(more.clone());
-        space.change(writer, &more, Some(Edit::Detach), |vmas| vmas.put(added))?;
+        space.change(Payment::Own, writer, &more, Some(Edit::Detach), |vmas| {
+            vmas.put(added)
+        })?;
         return Ok(at);
     }
     match to {

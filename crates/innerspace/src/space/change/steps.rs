@@ -32,7 +32,7 @@ use std::panic::resume_unwind;
 use super::revoke::mapper;
 use crate::exec::reentry::Inside;
 use crate::group::MayReclaim;
-use crate::reclaim::{AllocMode, Pool, Retired};
+use crate::reclaim::{AllocMode, Pool, Retired, StoreScope};
 use crate::space::core::address::LEAF_BYTES;
 use crate::space::core::error::SpaceError;
 use crate::space::core::space::SpaceInner;
@@ -51,14 +51,14 @@ use crate::sync::raw::AtomicU64;
 use crate::sync::{Arc, failpoint};
 
 /// How a change of the mappings pays for its nodes.
-#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Payment {
     /// The group pays before anything is changed.
     Own,
     /// If the group has room, it pays before anything is changed. Otherwise it pays once the change
     /// has given back what it removes or replaces, and until then some nodes are not paid for. So a
-    /// change that adds nothing, or undoes another, does not fail for want of memory.
-    After,
+    /// change that adds nothing, or undoes another, does not fail for want of memory. Frames come
+    /// from what is set aside in the scope, if there is one.
+    After { _scope: Option<StoreScope> },
 }
 
 /// Work that a change leaves to be done once the writer lock is released.
@@ -66,8 +66,8 @@ pub(crate) enum Payment {
 pub(crate) struct Leftover {
     detached: Detached,
     unused: Vec<FileUse>,
-    /// Whether nodes may still have to be paid for.
-    owes: bool,
+    /// How nodes are paid for that are not paid for yet.
+    payment: Payment,
 }
 
 /// Nodes and pages that a change under way has detached. They are released, after a grace period,
@@ -99,57 +99,39 @@ impl Drop for Underway<'_> {
 impl SpaceInner {
     /// Changes the mappings of `range` by calling `change`, and applies `edit`, if there is one, to
     /// the words of its pages. Then releases the writer lock, and does the work that is left.
+    /// `payment` says how the nodes of the mappings are paid for.
     ///
     /// # Errors
     /// [`SpaceError::Limit`]; nothing is changed then.
     pub(crate) fn change(
         self: &Arc<SpaceInner>,
+        payment: Payment,
         mut writer: Writer<'_, Structure>,
         range: &Range<u64>,
         edit: Option<Edit>,
         change: impl FnOnce(&mut VmaSet) -> Changed,
     ) -> Result<(), SpaceError> {
-        let changed = self.change_paid(Payment::Own, &mut writer, range, edit, change);
-        drop(writer);
-        self.finish(changed?);
-        Ok(())
-    }
-
-    /// Changes the mappings and words. `payment` says how the nodes of the mappings are paid for.
-    /// The caller passes the result to [`SpaceInner::finish`] once it has dropped the writer.
-    pub(crate) fn change_paid(
-        self: &Arc<SpaceInner>,
-        payment: Payment,
-        writer: &mut Writer<'_, Structure>,
-        range: &Range<u64>,
-        edit: Option<Edit>,
-        change: impl FnOnce(&mut VmaSet) -> Changed,
-    ) -> Result<Leftover, SpaceError> {
         let mapped = writer.vmas.overlapping(range).next().is_some();
         if edit.is_some() {
             self.code.changed(range);
         }
-        let done = self.change_by(
-            writer,
-            payment,
-            change,
-            |writer, vmas, changed| match edit {
-                Some(edit) if mapped => self.edit(writer, range, edit, vmas, changed),
-                _ => {
-                    if let Some(edit) = edit {
-                        self.part_from_sharers(range, edit)?;
-                    } else if !vmas.shows_as(&writer.vmas, range) {
-                        self.code.changed(range);
-                    }
-                    self.publish(vmas, changed);
-                    Ok(Detached::default())
-                }
-            },
-        );
+        let tables = |writer: &mut Writer<'_, Structure>, vmas: &VmaSet, changed: &Changed| {
+            match edit {
+                Some(edit) if mapped => return self.edit(writer, range, edit, vmas, changed),
+                Some(edit) => self.part_from_sharers(range, edit)?,
+                None if vmas.shows_as(&writer.vmas, range) => {}
+                None => self.code.changed(range),
+            }
+            self.publish(vmas, changed);
+            Ok(Detached::default())
+        };
+        let changed = self.change_by(&mut writer, payment, change, tables);
         if edit == Some(Edit::Detach) {
             self.dirty.forget(&self.group, range);
         }
-        done
+        drop(writer);
+        self.finish(changed?);
+        Ok(())
     }
 
     /// Changes the mappings by calling `change`, and then calls `tables`. `tables` changes the
@@ -169,9 +151,9 @@ impl SpaceInner {
         writer.revision += 1;
         let mut vmas = writer.vmas.clone();
         let changed = change(&mut vmas);
-        let payment = match changed.added.is_empty() {
-            true => Payment::After,
-            false => payment,
+        let payment = match payment {
+            Payment::Own if changed.added.is_empty() => Payment::After { _scope: None },
+            payment => payment,
         };
         for file in changed.added.iter().filter_map(Vma::file) {
             writer.add_file(file, |file| mapper(self, file));
@@ -181,7 +163,7 @@ impl SpaceInner {
             let inside = Inside::callback(self.id);
             match payment {
                 Payment::Own => vmas.ledger().settle(&self.pool, MayReclaim::Yes)?,
-                Payment::After => drop(vmas.ledger().settle(&self.pool, MayReclaim::No)),
+                Payment::After { .. } => drop(vmas.ledger().settle(&self.pool, MayReclaim::No)),
             }
             drop(inside);
             tables(writer, &vmas, &changed)
@@ -197,7 +179,7 @@ impl SpaceInner {
         Ok(Leftover {
             detached,
             unused: writer.remove_files(&changed.removed),
-            owes: payment == Payment::After,
+            payment,
         })
     }
 
@@ -424,6 +406,8 @@ impl SpaceInner {
 
     /// Does the work that a change left to be done without the writer lock.
     pub(crate) fn finish(&self, leftover: Leftover) {
+        let owes = matches!(leftover.payment, Payment::After { .. });
+        drop(leftover.payment);
         self.nodes().release(leftover.detached);
         if !leftover.unused.is_empty() {
             let files = leftover.unused.into_iter();
@@ -431,7 +415,7 @@ impl SpaceInner {
             self.cache
                 .released(files.filter_map(FileUse::unregister).collect());
         }
-        if leftover.owes {
+        if owes {
             let ledger = self.inside(|vmas| vmas.ledger().clone());
             let _later = ledger.settle(&self.pool, MayReclaim::No);
         }
