@@ -137,7 +137,7 @@ fn check_growth(vma: &Vma, at: VirtAddr, len: u64, end: u64) -> Result<(), Space
 /// `old`. Returns the new address.
 fn move_pages(
     space: &Arc<SpaceInner>,
-    mut writer: Writer<'_, Structure>,
+    writer: Writer<'_, Structure>,
     vma: &Vma,
     old: &Range<u64>,
     new: &Range<u64>,
@@ -154,12 +154,7 @@ fn move_pages(
     let tables = |writer: &mut Writer<'_, Structure>, vmas: &VmaSet, changed: &Changed| {
         move_words(space, writer, old, new, vmas, changed)
     };
-    let leftover = space.change_by(&mut writer, Payment::Own, change, tables)?;
-    for range in [old, new] {
-        space.dirty.forget(&space.group, range);
-    }
-    drop(writer);
-    space.finish(leftover);
+    space.change_by(writer, Payment::Own, change, tables)?;
     Ok(VirtAddr(new.start))
 }
 
@@ -184,6 +179,7 @@ fn move_words(
             let nodes = space.nodes();
             for range in [old, new] {
                 space.part_in_vain(nodes.leaves(range), &mut underway.detached);
+                space.dirty.forget(&space.group, range);
             }
             space.publish(vmas, changed);
             // Accessors may have remembered leaves at the ends of the ranges again.

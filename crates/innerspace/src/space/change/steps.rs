@@ -61,15 +61,6 @@ pub(crate) enum Payment {
     After { _scope: Option<StoreScope> },
 }
 
-/// Work that a change leaves to be done once the writer lock is released.
-#[must_use = "detached memory is given back by `SpaceInner::finish`"]
-pub(crate) struct Leftover {
-    detached: Detached,
-    unused: Vec<FileUse>,
-    /// How nodes are paid for that are not paid for yet.
-    payment: Payment,
-}
-
 /// Nodes and pages that a change under way has detached. They are released, after a grace period,
 /// even if the change ends with an error, or with the panic of a store that was called to make room
 /// for it.
@@ -106,7 +97,7 @@ impl SpaceInner {
     pub(crate) fn change(
         self: &Arc<SpaceInner>,
         payment: Payment,
-        mut writer: Writer<'_, Structure>,
+        writer: Writer<'_, Structure>,
         range: &Range<u64>,
         edit: Option<Edit>,
         change: impl FnOnce(&mut VmaSet) -> Changed,
@@ -116,30 +107,34 @@ impl SpaceInner {
             self.code.changed(range);
         }
         let tables = |writer: &mut Writer<'_, Structure>, vmas: &VmaSet, changed: &Changed| {
+            let mut detached = Detached::default();
             match edit {
-                Some(edit) if mapped => return self.edit(writer, range, edit, vmas, changed),
-                Some(edit) => self.part_from_sharers(range, edit)?,
-                None if vmas.shows_as(&writer.vmas, range) => {}
-                None => self.code.changed(range),
+                Some(edit) if mapped => detached = self.edit(writer, range, edit, vmas, changed)?,
+                Some(edit) => {
+                    self.part_from_sharers(range, edit)?;
+                    self.publish(vmas, changed);
+                }
+                None => {
+                    if !vmas.shows_as(&writer.vmas, range) {
+                        self.code.changed(range);
+                    }
+                    self.publish(vmas, changed);
+                }
             }
-            self.publish(vmas, changed);
-            Ok(Detached::default())
+            if edit == Some(Edit::Detach) {
+                self.dirty.forget(&self.group, range);
+            }
+            Ok(detached)
         };
-        let changed = self.change_by(&mut writer, payment, change, tables);
-        if edit == Some(Edit::Detach) {
-            self.dirty.forget(&self.group, range);
-        }
-        drop(writer);
-        self.finish(changed?);
-        Ok(())
+        self.change_by(writer, payment, change, tables)
     }
 
     /// Changes the mappings by calling `change`, and then calls `tables`. `tables` changes the
     /// words, publishes the new set and returns what it has detached; or it fails, with nothing
-    /// changed.
+    /// changed. Then releases the writer lock, and does the work that is left.
     pub(crate) fn change_by(
         self: &Arc<SpaceInner>,
-        writer: &mut Writer<'_, Structure>,
+        mut writer: Writer<'_, Structure>,
         payment: Payment,
         change: impl FnOnce(&mut VmaSet) -> Changed,
         tables: impl FnOnce(
@@ -147,7 +142,7 @@ impl SpaceInner {
             &VmaSet,
             &Changed,
         ) -> Result<Detached, SpaceError>,
-    ) -> Result<Leftover, SpaceError> {
+    ) -> Result<(), SpaceError> {
         writer.revision += 1;
         let mut vmas = writer.vmas.clone();
         let changed = change(&mut vmas);
@@ -166,7 +161,7 @@ impl SpaceInner {
                 Payment::After { .. } => drop(vmas.ledger().settle(&self.pool, MayReclaim::No)),
             }
             drop(inside);
-            tables(writer, &vmas, &changed)
+            tables(&mut writer, &vmas, &changed)
         });
         if !matches!(done, Ok(Ok(_))) {
             let unused = writer.remove_files(&changed.added);
@@ -176,11 +171,22 @@ impl SpaceInner {
         }
         let detached = done.unwrap_or_else(|panic| resume_unwind(panic))?;
         writer.vmas = vmas;
-        Ok(Leftover {
-            detached,
-            unused: writer.remove_files(&changed.removed),
-            payment,
-        })
+        let unused = writer.remove_files(&changed.removed);
+        let owes = matches!(payment, Payment::After { .. });
+        drop((changed, writer, payment));
+        self.nodes().release(detached);
+        if !unused.is_empty() {
+            let files = unused.into_iter();
+            // The old set may have been the last to keep one of these files open.
+            self.cache
+                .released(files.filter_map(FileUse::unregister).collect());
+        }
+        if owes {
+            let ledger = self.inside(|vmas| vmas.ledger().clone());
+            let _later = ledger.settle(&self.pool, MayReclaim::No);
+        }
+        self.pool.flush_retired_if_due();
+        Ok(())
     }
 
     /// Publishes `vmas`, and increments the sequence if an existing mapping has changed. The old
@@ -371,11 +377,10 @@ impl SpaceInner {
     /// everywhere. If either fails, nothing is changed.
     pub(crate) fn replace_all(
         self: &Arc<SpaceInner>,
-        writer: &mut Writer<'_, Structure>,
+        writer: Writer<'_, Structure>,
         vmas: &VmaSet,
         take_table: impl FnOnce(&mut Detached) -> Result<(), SpaceError>,
-    ) -> Result<Leftover, SpaceError> {
-        let mut renewed = Vec::new();
+    ) -> Result<(), SpaceError> {
         let replace = |own: &mut VmaSet| {
             let vmas = vmas.with_ledger(own.ledger().clone());
             let old = std::mem::replace(own, vmas);
@@ -384,41 +389,23 @@ impl SpaceInner {
                 added: own.iter().cloned().collect(),
             }
         };
-        let done = self.change_by(writer, Payment::Own, replace, |writer, vmas, changed| {
+        self.change_by(writer, Payment::Own, replace, |writer, vmas, changed| {
             // The new leaves come from a snapshot. A revocation under way may have called this
             // space's mapper already, and may call the snapshot's only after the leaves have moved
             // here. It also calls a mapper that is registered anew.
-            renewed = writer.renew_files(|file| mapper(self, file));
+            let renewed = writer.renew_files(|file| mapper(self, file));
             self.code.changed(&EVERYWHERE);
             self.dirty.forget(&self.group, &EVERYWHERE);
             let mut underway = Underway::new(self);
             let closed = writer.close(&self.pool.domain, &EVERYWHERE, || self.post(Post::All));
-            take_table(&mut underway.detached)?;
-            self.publish(vmas, changed);
+            let taken = take_table(&mut underway.detached);
+            if taken.is_ok() {
+                self.publish(vmas, changed);
+            }
             drop(closed);
-            Ok(underway.done())
-        });
-        // These are the old registrations. The new ones, or the work that is left, keep the files
-        // open.
-        renewed.into_iter().map(FileUse::unregister).for_each(drop);
-        done
-    }
-
-    /// Does the work that a change left to be done without the writer lock.
-    pub(crate) fn finish(&self, leftover: Leftover) {
-        let owes = matches!(leftover.payment, Payment::After { .. });
-        drop(leftover.payment);
-        self.nodes().release(leftover.detached);
-        if !leftover.unused.is_empty() {
-            let files = leftover.unused.into_iter();
-            // The old set may have been the last to keep one of these files open.
-            self.cache
-                .released(files.filter_map(FileUse::unregister).collect());
-        }
-        if owes {
-            let ledger = self.inside(|vmas| vmas.ledger().clone());
-            let _later = ledger.settle(&self.pool, MayReclaim::No);
-        }
-        self.pool.flush_retired_if_due();
+            // These are the old registrations. The new ones keep the files open.
+            renewed.into_iter().map(FileUse::unregister).for_each(drop);
+            taken.map(|()| underway.done())
+        })
     }
 }

@@ -89,21 +89,19 @@ pub(super) fn restore(
 fn restore_by_dropping(
     space: &Arc<SpaceInner>,
     image: &SpaceInner,
-    mut writer: Writer<'_, Structure>,
+    writer: Writer<'_, Structure>,
 ) -> Result<(), SpaceError> {
     let nodes = space.nodes();
     // The image never changes its mappings, and never loses a part of its table.
     let vmas = image.inside(|vmas| vmas.clone());
     let revision = writer.revision + 1;
-    let restored = space.replace_all(&mut writer, &vmas, |detached| {
+    space.replace_all(writer, &vmas, |detached| {
         drop(space.changes.take());
         let table = nodes.restore_table(image.root, detached);
         table.map_err(|_| SpaceError::TooManyForks)?;
         space.changes.set(Record::new(image.id, revision));
         Ok(())
-    });
-    drop(writer);
-    space.finish(restored?);
+    })?;
     space.pool.counters.count(Event::RestoreDrop);
     Ok(())
 }
