@@ -102,29 +102,22 @@ impl SpaceInner {
         edit: Option<Edit>,
         change: impl FnOnce(&mut VmaSet) -> Changed,
     ) -> Result<(), SpaceError> {
-        let mapped = writer.vmas.overlapping(range).next().is_some();
         if edit.is_some() {
             self.code.changed(range);
         }
         let tables = |writer: &mut Writer<'_, Structure>, vmas: &VmaSet, changed: &Changed| {
-            let mut detached = Detached::default();
-            match edit {
-                Some(edit) if mapped => detached = self.edit(writer, range, edit, vmas, changed)?,
-                Some(edit) => {
-                    self.part_from_sharers(range, edit)?;
-                    self.publish(vmas, changed);
+            if let Some(edit) = edit {
+                let detached = self.edit(writer, range, edit, vmas, changed)?;
+                if edit == Edit::Detach {
+                    self.dirty.forget(&self.group, range);
                 }
-                None => {
-                    if !vmas.shows_as(&writer.vmas, range) {
-                        self.code.changed(range);
-                    }
-                    self.publish(vmas, changed);
-                }
+                return Ok(detached);
             }
-            if edit == Some(Edit::Detach) {
-                self.dirty.forget(&self.group, range);
+            if !vmas.shows_as(&writer.vmas, range) {
+                self.code.changed(range);
             }
-            Ok(detached)
+            self.publish(vmas, changed);
+            Ok(Detached::default())
         };
         self.change_by(writer, payment, change, tables)
     }
@@ -215,27 +208,6 @@ impl SpaceInner {
         })));
     }
 
-    /// Makes the paths of the range the space's own. Nothing is mapped in the range, so it has no
-    /// words yet. But words that faults install there later would be wrong for sharers of the
-    /// table, which map nothing there.
-    fn part_from_sharers(&self, range: &Range<u64>, edit: Edit) -> Result<(), SpaceError> {
-        let nodes = self.nodes();
-        let mut underway = Underway::new(self);
-        let mut spares = Spares::default();
-        while !self.own_range(range, edit, &mut spares, &mut underway.detached) {
-            self.ensure_nodes(&mut spares, PATH_NODES)?;
-        }
-        let before = underway.detached.nodes();
-        debug_assert!(self.is_empty(range), "words where nothing is mapped");
-        nodes.apply(range, edit, &mut underway.detached);
-        if underway.detached.nodes() > before {
-            // Empty leaves were detached. An accessor may remember one, from an access that found
-            // no mapping.
-            self.post(Post::All);
-        }
-        Ok(())
-    }
-
     /// Reads every slot of the range, and returns whether all are empty. [`pte::take_alone`] relies
     /// on empty slots if it is called with the gate open.
     pub(crate) fn is_empty(&self, range: &Range<u64>) -> bool {
@@ -299,7 +271,9 @@ impl SpaceInner {
         }
     }
 
-    /// Does steps 2 to 7.
+    /// Does steps 2 to 7, or those of them that a range in which nothing is mapped needs. Such a
+    /// range has no words yet. But words that faults install there later would be wrong for sharers
+    /// of the table, which map nothing there.
     fn edit(
         &self,
         writer: &Writer<'_, Structure>,
@@ -308,29 +282,43 @@ impl SpaceInner {
         vmas: &VmaSet,
         changed: &Changed,
     ) -> Result<Detached, SpaceError> {
-        let domain = &self.pool.domain;
-        let nodes = self.nodes();
+        let (domain, nodes) = (&self.pool.domain, self.nodes());
+        let mapped = writer.vmas.overlapping(range).next().is_some();
         let mut underway = Underway::new(self);
         let mut spares = Spares::default();
-        loop {
-            let closed = writer.close(domain, range, || self.post(Post::All));
-            if !self.own_range(range, edit, &mut spares, &mut underway.detached) {
-                drop(closed);
-                self.ensure_nodes(&mut spares, PATH_NODES)?;
-                continue;
-            }
-            nodes.apply(range, edit, &mut underway.detached);
-            // Only `Edit::Detach` empties words, and it detaches leaves as a whole, except at the
-            // two ends of the range.
-            self.part_in_vain([range.start, range.end - 1], &mut underway.detached);
-            failpoint!(GateClosed);
-            self.publish(vmas, changed);
-            if !(range.start | range.end).is_multiple_of(table::span(1)) {
-                self.grace();
+        let closed = loop {
+            let closed = mapped.then(|| writer.close(domain, range, || self.post(Post::All)));
+            if self.own_range(range, edit, &mut spares, &mut underway.detached) {
+                break closed;
             }
             drop(closed);
-            return Ok(underway.done());
+            self.ensure_nodes(&mut spares, PATH_NODES)?;
+        };
+        let before = underway.detached.nodes();
+        debug_assert!(
+            mapped || self.is_empty(range),
+            "words where nothing is mapped"
+        );
+        nodes.apply(range, edit, &mut underway.detached);
+        if !mapped {
+            if underway.detached.nodes() > before {
+                // Empty leaves were detached. An accessor may remember one, from an access that
+                // found no mapping.
+                self.post(Post::All);
+            }
+            self.publish(vmas, changed);
+            return Ok(Detached::default()); // no grace period has passed for `underway`
         }
+        // Only `Edit::Detach` empties words, and it detaches leaves as a whole, except at the two
+        // ends of the range.
+        self.part_in_vain([range.start, range.end - 1], &mut underway.detached);
+        failpoint!(GateClosed);
+        self.publish(vmas, changed);
+        if !(range.start | range.end).is_multiple_of(table::span(1)) {
+            self.grace();
+        }
+        drop(closed);
+        Ok(underway.done())
     }
 
     /// Makes each leaf of these addresses that no longer borrows anything forget its shadow. The
