@@ -11,7 +11,7 @@ use std::mem::ManuallyDrop;
 use std::ops::Range;
 
 use super::entry::{Content, Entry, LARGE_PAGES, LARGE_SHIFT, Word};
-use super::grab::{self, Held, RangeWords, Step, Unlinked, Wanted, WordAt, range_start};
+use super::grab::{self, Held, RangeWords, Step, Wanted, WordAt, range_start};
 use super::waits::Waits;
 use crate::cache::index::{Index, Word as IndexWord};
 use crate::cache::{SpareNodes, Wait};
@@ -98,16 +98,16 @@ impl Entries {
         if may_wait {
             order::may_wait(Rank::Block);
         }
+        if wanted == Wanted::Large {
+            // If other threads link a node again, the caller uses single pages.
+            self.prune(page..page + 1);
+        }
         let mut backoff = Backoff::new();
         loop {
             match self.step(page, wanted, may_wait, spare.nodes()) {
                 None if wanted == Wanted::Present => return Ok(None),
                 None => self.add_upper(page, wait.alloc_mode())?,
                 Some(Step::Held(held)) => return Ok(Some(self.adopt(held))),
-                Some(Step::HeldInPlaceOf(held, node)) => {
-                    self.retire(node);
-                    return Ok(Some(self.adopt(held)));
-                }
                 Some(Step::Wait(sleeper)) => drop(sleeper.sleep(None)),
                 Some(Step::NeedNode) => spare.ensure(1, wait.alloc_mode())?,
                 Some(Step::Refused) => return Ok(None),
@@ -257,13 +257,13 @@ impl Entries {
         let mut at = range_start(pages.start);
         while at < pages.end {
             let section = self.pool.domain.reader();
-            let unlinked = self.words(at).map(|words| grab::unlink(&words, 0));
+            let unlinked = self.words(at).map(|words| grab::unlink(&words));
             at = match unlinked {
                 Some(_) => at + LARGE_PAGES,
                 None => self.next_range(at, pages.end),
             };
             drop(section);
-            if let Some(Unlinked::Node(node)) = unlinked {
+            if let Some(node) = unlinked.flatten() {
                 self.retire(node);
             }
         }

@@ -8,10 +8,10 @@
 //! | absent | a node is linked, then as below | locked, empty and large |
 //! | large entry, locked | waits; the key is the range's first page | the same |
 //! | large entry | locked as it is | the same |
-//! | node | the page's word: locked, or waited for | locked in place of the node, or refused |
+//! | node | the page's word: locked, or waited for | refused |
 //!
-//! Locking in place of the node is refused if any of its 512 words is in use. To put a block for
-//! one page into a large hole, the caller locks the hole and replaces it by a node
+//! A node whose 512 words are all absent is unlinked before the whole range is locked. To put a
+//! block for one page into a large hole, the caller locks the hole and replaces it by a node
 //! (`DaxCore::lock_for`).
 //!
 //! **A page's word against the whole range.** To lock a page, a thread locks the page's word first
@@ -98,14 +98,12 @@ impl Held {
 /// The result of a step.
 pub(super) enum Step {
     Held(Held),
-    /// The range is locked; its node is unlinked.
-    HeldInPlaceOf(Held, FrameId),
     /// The entry is locked: the caller sleeps, and tries again.
     Wait(Arc<Sleeper>),
     /// A node is needed.
     NeedNode,
-    /// There is no entry, a page of the whole range that is wanted has an entry, or the entry is
-    /// locked and the caller may not wait.
+    /// There is no entry, the whole range is wanted and has a node, or the entry is locked and the
+    /// caller may not wait.
     Refused,
     /// The caller tries again: a node was linked, another thread was faster, or another thread is
     /// checking the range's pages.
@@ -141,18 +139,7 @@ pub(super) fn step(
         }
         Word::Absent | Word::Entry { .. } => (range, now, WordAt::Range, range_start(page)),
         Word::Node { locked: true, .. } => return Step::Again,
-        Word::Node { .. } if wanted == Wanted::Large => {
-            // The node is replaced in one step. Otherwise other threads could link nodes in between
-            // without end.
-            let entry = Entry::new(Size::Large, Content::Empty);
-            return match unlink(words, entry.locked()) {
-                Unlinked::Node(node) => {
-                    Step::HeldInPlaceOf(Held::new(WordAt::Range, range_start(page), entry), node)
-                }
-                Unlinked::InUse => Step::Refused,
-                Unlinked::Changed => Step::Again,
-            };
-        }
+        Word::Node { .. } if wanted == Wanted::Large => return Step::Refused,
         Word::Node { frame, .. } => {
             let pages = words.pages(frame);
             let word = &pages[page as usize % pages.len()];
@@ -236,19 +223,9 @@ pub(super) fn run(
     pages.end
 }
 
-/// The result of [`unlink`].
-pub(super) enum Unlinked {
-    /// This node was unlinked.
-    Node(FrameId),
-    /// A page of the range has an entry.
-    InUse,
-    /// The range has no node, or another thread has changed or locked its word.
-    Changed,
-}
-
-/// If a range's word leads to a node, and no page of the range has an entry, replaces the word by
-/// `next`.
-pub(super) fn unlink(words: &impl RangeWords, next: u64) -> Unlinked {
+/// Unlinks the node of a range, if no page of the range has an entry, and returns it. Returns
+/// `None` also if the range has no node, or if another thread has changed or locked its word.
+pub(super) fn unlink(words: &impl RangeWords) -> Option<FrameId> {
     let range = words.range();
     let now = range.load();
     let Word::Node {
@@ -256,15 +233,10 @@ pub(super) fn unlink(words: &impl RangeWords, next: u64) -> Unlinked {
         locked: false,
     } = Word::decode(now)
     else {
-        return Unlinked::Changed;
+        return None;
     };
-    if range.exchange(now, now | LOCKED).is_err() {
-        return Unlinked::Changed;
-    }
-    if words.pages(frame).iter().any(|word| word.load() != 0) {
-        range.store(now);
-        return Unlinked::InUse;
-    }
-    range.store(next);
-    Unlinked::Node(frame)
+    range.exchange(now, now | LOCKED).ok()?;
+    let in_use = words.pages(frame).iter().any(|word| word.load() != 0);
+    range.store(if in_use { now } else { 0 });
+    (!in_use).then_some(frame)
 }

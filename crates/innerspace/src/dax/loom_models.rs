@@ -58,9 +58,13 @@ impl World {
     }
 
     fn lock_with(&self, page: u64, wanted: Wanted, spare: &mut Vec<FrameId>) -> Option<Held> {
+        if wanted == Wanted::Large {
+            // As `Entries::find` does.
+            grab::unlink(self);
+        }
         loop {
             match grab::step(self, &self.waits, page, wanted, true, spare) {
-                Step::Held(held) | Step::HeldInPlaceOf(held, _) => return Some(held),
+                Step::Held(held) => return Some(held),
                 Step::Wait(sleeper) => drop(sleeper.sleep(None)),
                 Step::Refused => return None,
                 Step::NeedNode => panic!("each thread needs one node"),
