@@ -171,19 +171,6 @@ impl IdentityMap {
             _ => Ok(()),
         }
     }
-
-    /// Zeroes the bytes by which the last page grew with the file: a store through a mapping may
-    /// have written past the old end.
-    fn zero_tail(&self, before: u64, now: u64) -> io::Result<()> {
-        let end = before.next_multiple_of(PAGE_SIZE as u64).min(now);
-        let has_block = before < end && self.lookup(before >> PAGE_SHIFT, 1)?.at.is_some();
-        if has_block {
-            let zeros = [0; PAGE_SIZE];
-            let count = (end - before) as usize;
-            self.host.write_at(&zeros[..count], before)?;
-        }
-        Ok(())
-    }
 }
 
 impl ExtentMap for IdentityMap {
@@ -249,21 +236,9 @@ impl ExtentMap for IdentityMap {
             // Bytes that another process has cut off must not come back as zeros.
             self.check_len(before >> PAGE_SHIFT)?;
         }
-        let forget_from = |len: u64| {
-            let pages = len >> PAGE_SHIFT..u64::MAX >> PAGE_SHIFT;
-            self.known.lock().change(pages, None);
-        };
         let done = self.host.set_len(len);
-        forget_from(len.min(before));
-        done?;
-        let zeroed = self.zero_tail(before, len);
-        if zeroed.is_err() {
-            forget_from(before);
-            // This cuts off only a hole. If it fails, the host's file stays longer, as if another
-            // process had lengthened it.
-            let _ = self.host.set_len(before);
-        }
-        zeroed
+        self.forget(len.min(before) >> PAGE_SHIFT..u64::MAX >> PAGE_SHIFT);
+        done
     }
 
     fn sync_metadata(&self) -> io::Result<()> {

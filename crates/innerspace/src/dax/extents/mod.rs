@@ -81,13 +81,18 @@ pub(crate) trait ExtentMap: Send + Sync {
         false
     }
 
-    /// Sets the file's length. By then no thread can reach the pages that are cut off. New bytes
-    /// are zeros.
-    fn set_len(&self, bytes: u64) -> io::Result<()>;
+    /// Sets the file's length. By then the pages that are cut off have been freed, and the bytes
+    /// past the shorter of both lengths in its last page are zeros. By default no length is kept,
+    /// and this does nothing.
+    fn set_len(&self, _bytes: u64) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Waits until the map itself and the file's length survive a power cut as far as the device
-    /// does.
-    fn sync_metadata(&self) -> io::Result<()>;
+    /// does. By default they end with the process, and this does nothing.
+    fn sync_metadata(&self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Inside an `io::Error` of kind `StorageFull`: the device has no block.

@@ -27,8 +27,6 @@ pub(crate) struct ScatteredMap {
     stripes: Box<[Stripe<RwLock<Ranges>>]>,
     /// The heap bytes of all stripes, roughly. SeqCst: see [`ExtentMap::heap_bytes`].
     bytes: AtomicU64,
-    /// The file's length in bytes. Changed by one thread at a time.
-    len: AtomicU64,
 }
 
 /// The ranges of one stripe that are not holes.
@@ -109,7 +107,6 @@ impl ScatteredMap {
             device: device.clone(),
             stripes: stripes(RwLock::default),
             bytes: AtomicU64::new(0),
-            len: AtomicU64::new(0),
         }
     }
 
@@ -161,20 +158,6 @@ impl ScatteredMap {
             self.blocks().give_back(run);
         }
     }
-
-    /// Zeroes the bytes from `len` to the end of its page. They are past the end of the file, or
-    /// are about to be added to it.
-    fn zero_tail(&self, len: u64) {
-        let inside = len % PAGE_SIZE as u64;
-        if inside == 0 {
-            return;
-        }
-        let page = len >> PAGE_SHIFT;
-        if let Some(at) = self.ranges_at(page).extent(page, 1).at {
-            let at = at << PAGE_SHIFT;
-            self.device.zero(at + inside, PAGE_SIZE as u64 - inside);
-        }
-    }
 }
 
 impl ExtentMap for ScatteredMap {
@@ -211,20 +194,6 @@ impl ExtentMap for ScatteredMap {
         // The extent ends where its range does, at the latest.
         let around = self.ranges_at(before).extent(before, LARGE_PAGES);
         around.at.is_some() && before + around.pages > pages.end
-    }
-
-    fn set_len(&self, bytes: u64) -> io::Result<()> {
-        let before = self.len.load(Ordering::Relaxed);
-        self.zero_tail(before.min(bytes));
-        self.len.store(bytes, Ordering::Relaxed);
-        if bytes < before {
-            self.remove(bytes.div_ceil(PAGE_SIZE as u64)..u64::MAX);
-        }
-        Ok(())
-    }
-
-    fn sync_metadata(&self) -> io::Result<()> {
-        Ok(())
     }
 }
 

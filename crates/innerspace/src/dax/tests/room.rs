@@ -9,6 +9,7 @@ use super::reminding::{create, cut, path_in};
 use super::*;
 use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
+use crate::sys::file::disk_dir;
 use crate::sys::shared::faulty::{Answered, Call, answer};
 
 /// Creates a file of this many clean pages, all bytes of which are 7.
@@ -138,7 +139,7 @@ fn a_file_that_cannot_grow_stays_as_long_as_it_was() {
         |file| file.write_at(&[0], 4 * PAGE - 1),
     ];
     for grow in ways {
-        for call in [Call::Room, Call::Write, Call::SetLen] {
+        for call in [Call::Room, Call::SetLen] {
             let full = refusing(call, 1);
             let error = grow(&file).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::StorageFull, "{call:?}");
@@ -160,31 +161,29 @@ fn a_file_that_cannot_grow_stays_as_long_as_it_was() {
 }
 
 #[test]
-fn a_file_that_can_neither_grow_nor_be_cut_back_is_as_long_as_it_was() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = path_in(&folder);
-    let file = clean(&path, 2);
-    file.set_len(PAGE + 100).unwrap();
-    let expected = contents(&file);
-    let calls = Cell::new(0);
-    let host = answer(move |asked, _| match asked {
-        Call::Write => Err(ErrorKind::StorageFull.into()),
-        Call::SetLen if calls.replace(calls.get() + 1) > 0 => Err(ErrorKind::Other.into()),
-        _ => Ok(()),
-    });
-    let error = file.set_len(4 * PAGE).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::StorageFull, "that it began with");
-    drop(host);
-    assert_eq!(path.metadata().unwrap().len(), 4 * PAGE, "not cut back");
-    assert_eq!(file.len(), PAGE + 100);
-    assert!(contents(&file) == expected);
-    file.sync_all().unwrap();
-    // The file is as long as if another program had lengthened it.
-    file.set_len(2 * PAGE).unwrap();
-    assert_eq!(path.metadata().unwrap().len(), 2 * PAGE);
-    let mut longer = expected;
-    longer.resize(2 * PAGE_SIZE, 0);
-    assert!(contents(&file) == longer);
+fn bytes_stored_past_the_end_do_not_come_back_when_the_file_grows() {
+    let memory = tempfile::tempdir_in("/dev/shm").ok();
+    for folder in [Some(disk_dir()), memory].into_iter().flatten() {
+        let file = clean(&path_in(&folder), 2);
+        let ways: [Grow; 2] = [
+            |file| file.set_len(2 * PAGE + 1),
+            |file| file.write_at(&[0], 2 * PAGE),
+        ];
+        for grow in ways {
+            file.set_len(PAGE + 100).unwrap();
+            // A mapping of the last page allows stores to the whole page.
+            let reach = Reach::Pages { end: 2 };
+            let page = file.core().fault(1, FaultKind::Write, reach, 0).unwrap();
+            assert!(page.is_dirty());
+            file.device().write(PAGE + 50, &[9; 500]);
+            drop(page);
+            grow(&file).unwrap();
+            let mut expected = [&[7; PAGE_SIZE + 50][..], &[9; 50]].concat();
+            expected.resize(2 * PAGE_SIZE + 1, 0);
+            assert!(contents(&file) == expected);
+            file.write_at(&[7; 50], PAGE + 50).unwrap();
+        }
+    }
 }
 
 /// Otherwise a store there would be one past the end of the host's file, which raises a signal.
