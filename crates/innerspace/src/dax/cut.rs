@@ -266,28 +266,28 @@ impl DaxCore {
             self.revoke(locked.pages(), locked.entry());
         }
         self.grace();
-        for locked in batch.drain(..) {
+        for locked in batch.iter() {
             let own = locked.pages();
             let inside = own.start >= pages.start && own.end <= pages.end;
-            if let (Size::Large, Content::Block(block), false) =
-                (locked.entry().size(), locked.content(), inside)
+            if !inside
+                && locked.entry().is_dirty()
+                && let Content::Block(block) = locked.content()
             {
-                // The part of the block that stays loses its entry, so its stores are made durable
-                // now.
-                if locked.entry().is_dirty() {
-                    let offset = DaxCore::offset(own.start);
-                    let len = locked.entry().size().pages() << PAGE_SHIFT;
-                    let flushed = self.parts.device.flush(block << PAGE_SHIFT, len);
-                    flushed
-                        .and_then(|()| self.parts.device.fence())
-                        .map_err(|error| self.host_failed(offset, error))?;
-                }
+                // The part of a large block that stays loses its entry, so its stores are made
+                // durable now.
+                let len = locked.entry().size().pages() << PAGE_SHIFT;
+                let flushed = self.parts.device.flush(block << PAGE_SHIFT, len);
+                flushed
+                    .and_then(|()| self.parts.device.fence())
+                    .map_err(|error| self.host_failed(DaxCore::offset(own.start), error))?;
             }
-            if removal == Removal::Free {
-                self.free_blocks(own.start.max(pages.start)..own.end.min(pages.end))?;
-            }
-            locked.remove();
         }
+        if removal == Removal::Free {
+            // Pages in between that have no entry are being cut, too, so no thread reaches them.
+            let (first, last) = (&batch[0], &batch[batch.len() - 1]);
+            self.free_blocks(first.first().max(pages.start)..last.pages().end.min(pages.end))?;
+        }
+        batch.drain(..).for_each(Locked::remove);
         Ok(())
     }
 

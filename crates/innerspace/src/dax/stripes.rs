@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::entry::{LARGE_PAGES, LARGE_SHIFT};
+use super::entry::LARGE_SHIFT;
 use super::grab::range_start;
 use crate::stats::thread_number;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -18,18 +18,6 @@ pub(super) const STRIPES: usize = 16;
 pub(super) fn stripe_of(page: u64) -> usize {
     let mixed = (page >> LARGE_SHIFT).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> (u64::BITS - STRIPES.ilog2())) as usize
-}
-
-/// Returns the stripes that may have a range of `pages`, each once.
-pub(super) fn stripes_of(pages: &Range<u64>) -> impl Iterator<Item = usize> + use<> {
-    let ranges = pages.start >> LARGE_SHIFT..pages.end.div_ceil(LARGE_PAGES);
-    let is_any = !pages.is_empty();
-    let are_many = is_any && ranges.end - ranges.start > 2 * STRIPES as u64;
-    let mut found = [are_many; STRIPES];
-    if is_any && !are_many {
-        ranges.for_each(|range| found[stripe_of(range << LARGE_SHIFT)] = true);
-    }
-    (0..STRIPES).filter(move |stripe| found[*stripe])
 }
 
 /// A value aligned to two cache lines, because the processor prefetches the adjacent line too.
@@ -127,16 +115,11 @@ impl DirtyRanges {
     /// Removes and returns the ranges that contain any of these pages, in the order of their pages.
     pub(super) fn take(&self, pages: &Range<u64>) -> Vec<u64> {
         let mut taken = Vec::new();
-        for stripe in stripes_of(pages) {
-            let mut ranges = self.stripes[stripe].0.lock();
-            let before = taken.len();
-            taken.extend(ranges.range(range_start(pages.start)..pages.end).copied());
-            for range in &taken[before..] {
-                ranges.remove(range);
-            }
-            let gone = (taken.len() - before) as u64;
-            self.len.fetch_sub(gone, Ordering::SeqCst);
+        let within = range_start(pages.start)..pages.end;
+        for Stripe(ranges) in &self.stripes {
+            taken.extend(ranges.lock().extract_if(within.clone(), |_| true));
         }
+        self.len.fetch_sub(taken.len() as u64, Ordering::SeqCst);
         taken.sort_unstable();
         taken
     }
@@ -144,6 +127,7 @@ impl DirtyRanges {
 
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests {
+    use super::super::entry::LARGE_PAGES;
     use super::*;
 
     #[test]
@@ -161,19 +145,6 @@ mod tests {
         assert_eq!(ranges.take(&(0..0)), [0; 0]);
         assert_eq!(ranges.take(&(5..u64::MAX)).len(), 34);
         assert_eq!((ranges.all(), ranges.len()), (Vec::new(), 0));
-    }
-
-    #[test]
-    fn pages_have_the_stripes_of_their_ranges() {
-        let of = |pages: Range<u64>| stripes_of(&pages).collect::<Vec<usize>>();
-        assert_eq!(of(0..u64::MAX), Vec::from_iter(0..STRIPES));
-        assert_eq!(of(512..1024), [stripe_of(600)]);
-        assert_eq!(of(7..7), [0; 0]);
-        for ranges in [2, 5, 31, 33, 1000] {
-            let pages = 511..ranges * LARGE_PAGES + 1;
-            let stripes = of(pages.clone());
-            assert!(pages.clone().all(|page| stripes.contains(&stripe_of(page))));
-        }
     }
 
     #[test]
