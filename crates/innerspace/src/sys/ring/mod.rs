@@ -44,7 +44,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue, types};
+use io_uring::{EnterFlags, IoUring, opcode, squeue, types};
 
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sync::{Mutex, OnceLock, before_waiting, thread};
@@ -110,23 +110,15 @@ impl<T: Send + 'static> Ring<T> {
     /// Creates a ring for `depth` transfers in flight, at most 32,768.
     ///
     /// # Errors
-    /// The errors of io_uring_setup(2), or `Unsupported` if the kernel lacks an operation that is
-    /// used.
+    /// The errors of io_uring_setup(2), or `Unsupported` if the kernel cannot end a wait for
+    /// completions after a time.
     pub(crate) fn new(depth: u32) -> io::Result<Ring<T>> {
         // The queue of completions has room for each transfer, for a request to cancel each, and
         // for wake-ups, so it never overflows.
         let completions = depth.saturating_mul(4).min(1 << 16);
         let ring = IoUring::builder().setup_cqsize(completions).build(depth)?;
-        let mut probe = Probe::new();
-        ring.submitter().register_probe(&mut probe)?;
-        let needed = [
-            opcode::Read::CODE,
-            opcode::Readv::CODE,
-            opcode::Nop::CODE,
-            opcode::AsyncCancel::CODE,
-        ];
-        let has_all = needed.iter().all(|&code| probe.is_supported(code));
-        if !has_all || !ring.params().is_feature_ext_arg() {
+        // This came later (Linux 5.11) than all operations that are used.
+        if !ring.params().is_feature_ext_arg() {
             return Err(io::ErrorKind::Unsupported.into());
         }
         Ok(Ring {
@@ -197,7 +189,9 @@ impl<T: Send + 'static> Ring<T> {
                     continue;
                 }
             };
-            let entry = entry_of(fd, offset, iovecs).user_data(key);
+            let (fd, len) = (types::Fd(fd), iovecs.len() as u32);
+            let read = opcode::Readv::new(fd, iovecs.as_ptr(), len).offset(offset);
+            let entry = read.build().user_data(key);
             // SAFETY: the caller of `submit` promised that the memory is valid until the payload
             // comes back. The list of buffers stays in the slot until then, too.
             let pushed = unsafe { queue.push(&entry) };
@@ -430,20 +424,6 @@ pub(crate) fn is_passing(error: &io::Error) -> bool {
         error.raw_os_error(),
         Some(libc::EAGAIN | libc::EINTR | libc::ECANCELED)
     )
-}
-
-/// Creates the entry of a transfer. One piece of memory is passed directly, several as a list.
-fn entry_of(fd: RawFd, offset: u64, iovecs: &[libc::iovec]) -> squeue::Entry {
-    let fd = types::Fd(fd);
-    // A length that is too large for one read goes through the list.
-    if let [one] = iovecs
-        && let Ok(len) = u32::try_from(one.iov_len)
-    {
-        let read = opcode::Read::new(fd, one.iov_base.cast(), len);
-        return read.offset(offset).build();
-    }
-    let list = opcode::Readv::new(fd, iovecs.as_ptr(), iovecs.len() as u32);
-    list.offset(offset).build()
 }
 
 /// Converts the kernel's answer: a number of bytes, or a negated error number.
