@@ -421,7 +421,7 @@ impl FileCore {
         let mut dirty = self.dirty();
         let counts = dirty.counts();
         let has_unwritten = counts.dirty + counts.behind > 0;
-        if !has_unwritten && std::mem::take(&mut dirty.listed) {
+        if !has_unwritten && dirty.set_listed(false) {
             self.cache.list_unwritten(self, false);
         }
         has_unwritten

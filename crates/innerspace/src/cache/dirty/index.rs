@@ -48,15 +48,9 @@ pub(crate) struct DirtyIndex {
     dirty: Runs<Dirty>,
     /// The blocks that are being written, each with the number of its write.
     writing: Runs<u64>,
-    /// The number of writes begun, which is also the number of the latest write.
-    pub(crate) writes: u64,
-    /// The number of block writes so far that have failed or were given up.
-    pub(crate) unwritten: u64,
     /// The clean blocks that the store has accepted and no sync has covered, each with the number
     /// of its acceptance.
     accepted: Runs<u64>,
-    /// The number of the latest acceptance. A sync that begins now covers all up to this one.
-    pub(crate) acceptances: u64,
     /// The blocks whose bytes a failed sync may have dropped, and that have to become dirty again.
     doubted: Runs<()>,
     /// The earliest tick in which a block that is still dirty may have become dirty.
@@ -67,15 +61,27 @@ pub(crate) struct DirtyIndex {
     cut: Option<u64>,
     /// The counts of this file that are included in those of its groups. See
     /// [`publish`](crate::cache::dirty::marks::publish).
-    pub(crate) published: Counts,
+    published: Counts,
+    progress: Progress,
+    /// Set when the file is being closed: from then on only the closing thread may begin a write.
+    closing: bool,
+    /// Whether the cache lists the file among those with unwritten blocks.
+    listed: bool,
+    /// Whether the pool lists the file among the owners to flush.
+    flushable: bool,
+}
+
+/// Numbers that only grow. A caller compares them with later ones.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Progress {
+    /// The number of writes begun, which is also the number of the latest write.
+    pub(crate) writes: u64,
+    /// The number of block writes that have failed or were given up.
+    pub(crate) unwritten: u64,
+    /// The number of the latest acceptance. A sync that begins now covers all up to this one.
+    pub(crate) acceptances: u64,
     /// The number of cuts that have ended.
     pub(crate) cuts: u64,
-    /// Set when the file is being closed: from then on only the closing thread may begin a write.
-    pub(crate) closing: bool,
-    /// Whether the cache lists the file among those with unwritten blocks.
-    pub(crate) listed: bool,
-    /// Whether the pool lists the file among the owners to flush.
-    pub(crate) flushable: bool,
 }
 
 /// Counts of blocks of one file.
@@ -118,8 +124,8 @@ impl DirtyIndex {
 
     /// Notes that the store has accepted blocks, which it may lose before a sync.
     pub(crate) fn accept(&mut self, blocks: Range<u64>) {
-        self.acceptances += 1;
-        self.accepted.set(blocks, self.acceptances);
+        self.progress.acceptances += 1;
+        self.accepted.set(blocks, self.progress.acceptances);
     }
 
     /// Notes that a sync has succeeded that began when `through` was the latest acceptance.
@@ -185,6 +191,38 @@ impl DirtyIndex {
         }
     }
 
+    /// Returns the counts as they are now, and those that the caller has to replace by them in the
+    /// sums of the file's groups.
+    #[inline]
+    pub(crate) fn publish(&mut self) -> (Counts, Counts) {
+        let now = self.counts();
+        (now, std::mem::replace(&mut self.published, now))
+    }
+
+    /// Notes whether the cache lists the file among those with unwritten blocks. Returns whether
+    /// that changes.
+    #[inline]
+    pub(crate) fn set_listed(&mut self, listed: bool) -> bool {
+        std::mem::replace(&mut self.listed, listed) != listed
+    }
+
+    /// Notes whether the pool lists the file among the owners to flush. Returns whether that
+    /// changes.
+    #[inline]
+    pub(crate) fn set_flushable(&mut self, flushable: bool) -> bool {
+        std::mem::replace(&mut self.flushable, flushable) != flushable
+    }
+
+    /// Notes that the file is being closed.
+    pub(crate) fn begin_close(&mut self) {
+        self.closing = true;
+    }
+
+    /// Returns the numbers of what has happened so far.
+    pub(crate) fn progress(&self) -> Progress {
+        self.progress
+    }
+
     /// Returns the number of blocks whose write is under way.
     pub(crate) fn writing(&self) -> usize {
         self.writing.len()
@@ -219,7 +257,7 @@ impl DirtyIndex {
         debug_assert_ne!(self.cut, cut, "one thread has the file alone");
         // There is one cut at a time.
         debug_assert!(cut.is_none_or(|first| first == u64::MAX) || self.cut == Some(u64::MAX));
-        self.cuts += u64::from(self.is_cut_pending());
+        self.progress.cuts += u64::from(self.is_cut_pending());
         self.cut = cut;
     }
 
@@ -233,10 +271,9 @@ impl DirtyIndex {
         self.cut.is_some_and(|first| first != u64::MAX)
     }
 
-    /// Whether a cut may have put off a write since the caller read `cuts` from
-    /// [`DirtyIndex::cuts`].
-    pub(crate) fn was_put_off(&self, cuts: u64) -> bool {
-        self.is_cut_pending() || self.cuts != cuts
+    /// Whether a cut may have put off a write since `before`.
+    pub(crate) fn was_put_off(&self, before: Progress) -> bool {
+        self.is_cut_pending() || self.progress.cuts != before.cuts
     }
 
     /// Whether a write for this reason may begin. While a file is being closed, only the close
@@ -309,9 +346,10 @@ impl DirtyIndex {
         let first = self.dirty.get(blocks.start);
         first.filter(|entry| rules.allow(entry))?;
         let (end, entry) = self.dirty.take_run(blocks.clone())?;
-        self.writes += 1;
+        self.progress.writes += 1;
         // I5: `note_run` asserts that no block has two writes under way.
-        self.writing.note_run(blocks.start..end, self.writes);
+        self.writing
+            .note_run(blocks.start..end, self.progress.writes);
         Some((end, entry))
     }
 
@@ -322,7 +360,7 @@ impl DirtyIndex {
 
     /// Notes that the write of a block has failed, and that the block is dirty again.
     pub(crate) fn insert_unwritten(&mut self, block: u64, entry: Dirty) {
-        self.unwritten += 1;
+        self.progress.unwritten += 1;
         self.insert(block, entry);
     }
 

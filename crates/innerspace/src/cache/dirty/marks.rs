@@ -75,16 +75,15 @@ pub(crate) fn forget_dirty(core: &FileCore, block: u64, frame: FrameId) {
 /// is next used: so a file that is alternately written and synced stays listed.
 #[inline]
 pub(crate) fn publish(core: &FileCore, index: &mut DirtyIndex) {
-    let now = index.counts();
-    let before = std::mem::replace(&mut index.published, now);
+    let (now, before) = index.publish();
     let (groups, order) = (&core.id.groups, core.id.order);
     let counters = &core.pool.counters;
     // The file is listed before its blocks are counted: a thread that sees the count finds the
     // file.
-    if now.dirty + now.behind > 0 && !std::mem::replace(&mut index.listed, true) {
+    if now.dirty + now.behind > 0 && index.set_listed(true) {
         core.cache.list_unwritten(core, true);
     }
-    if index.has_since(u64::MAX) && !std::mem::replace(&mut index.flushable, true) {
+    if index.has_since(u64::MAX) && index.set_flushable(true) {
         core.pool.owners.set_flushable(core.id.owner, true);
     }
     if now.dirty > before.dirty {

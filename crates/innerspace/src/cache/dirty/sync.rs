@@ -40,7 +40,7 @@ fn sync_store_as(core: &FileCore, what: SyncWhat, mode: Wait) -> Result<(), File
     let Some(mut running) = core.writes.syncs.begin(what, patience) else {
         return Ok(());
     };
-    let through = core.dirty().acceptances;
+    let through = core.dirty().progress().acceptances;
     let punched = core.blocks.extents.lock().punched.begin_sync();
     let changes = core.writes.syncs.changes();
     let mut panics = Panics::default();

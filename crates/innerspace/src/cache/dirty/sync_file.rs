@@ -37,12 +37,9 @@ pub(crate) fn sync_blocks(
     // The released barrier is read once: blocks released from here on may be written too late for
     // this sync.
     let rules = rules(core, WriteReason::Sync);
-    let (cuts, mut unwritten) = {
-        let dirty = core.dirty();
-        (dirty.cuts, dirty.unwritten)
-    };
-    unwritten += write_dirty_now(core, &blocks).failed;
-    let put_off = core.dirty().was_put_off(cuts);
+    let before = core.dirty().progress();
+    let mut unwritten = before.unwritten + write_dirty_now(core, &blocks).failed;
+    let put_off = core.dirty().was_put_off(before);
     if put_off {
         failpoint!(PutOff);
         // These writes come after the cut. No other cut can begin while the lock is held, so the
@@ -56,7 +53,7 @@ pub(crate) fn sync_blocks(
     failpoint!(OwnWritten);
     wait_written(core, blocks.clone());
     failpoint!(OthersWritten);
-    if core.dirty().unwritten != unwritten {
+    if core.dirty().progress().unwritten != unwritten {
         // Other threads' failed writes are repeated: those threads may have given up where a sync
         // does not.
         write_dirty_now(core, &blocks);
@@ -101,7 +98,7 @@ pub(crate) fn held_back(core: &FileCore, (blocks, reason): (u64, HeldReason)) ->
 /// Waits until every write of a block in `blocks` that is under way now has ended.
 pub(crate) fn wait_written(core: &FileCore, blocks: Range<u64>) {
     let mut dirty = core.dirty();
-    let through = dirty.writes;
+    let through = dirty.progress().writes;
     while dirty.is_writing(blocks.clone(), through) {
         failpoint!(Awaiting);
         dirty = core.writes.write_ended.wait(dirty);

@@ -78,7 +78,7 @@ fn close(core: &FileCore) {
 /// writer. (Some may be left because writes of other threads failed.) Data that cannot be written
 /// now is lost.
 fn write_last(core: &FileCore, panics: &mut Panics) {
-    core.dirty().closing = true;
+    core.dirty().begin_close();
     wait_written(core, 0..u64::MAX);
     failpoint!(Closing);
     let failures = core.writes.errors.count();

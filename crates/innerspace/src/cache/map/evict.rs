@@ -249,7 +249,7 @@ impl Owner for FileCore {
 
     fn flush(&self, request: &FlushRequest) -> PageCount {
         let mut dirty = self.dirty();
-        if !dirty.has_since(u64::MAX) && std::mem::take(&mut dirty.flushable) {
+        if !dirty.has_since(u64::MAX) && dirty.set_flushable(false) {
             self.pool.owners.set_flushable(self.id.owner, false);
         }
         let is_due = dirty.has_since(request.dirtied_by);

@@ -63,7 +63,7 @@ fn the_flusher_takes_old_blocks_only() {
 #[test]
 fn of_a_file_that_is_closing_only_its_closer_writes() {
     let mut index = filled(&[(1, 0), (2, 0)]);
-    index.closing = true;
+    index.begin_close();
     let flusher = WriteReason::Flusher { through: 99 };
     for reason in [flusher, WriteReason::Pressure] {
         let rules = rules(WriteOrder::Background, 0, reason);
@@ -150,7 +150,7 @@ fn a_failed_write_stays_dirty_with_its_highest_barrier() {
     let (end, entry) = index.begin_write_if(7..9, &rules).expect("it is dirty");
     assert_eq!(end, 8);
     assert!(!index.contains(7));
-    let number = index.writes;
+    let number = index.progress().writes;
     assert!(index.is_writing(0..9, number));
     assert!(!index.is_writing(0..9, number - 1));
     assert!(!index.is_writing(8..9, number));
@@ -178,7 +178,7 @@ fn a_failed_write_stays_dirty_with_its_highest_barrier() {
 fn a_sync_covers_what_was_accepted_before_it_began() {
     let mut index = DirtyIndex::default();
     index.accept(0..4);
-    let through = index.acceptances;
+    let through = index.progress().acceptances;
     index.accept(3..6);
     index.synced(through);
     assert!(!index.is_unsynced(2));
@@ -190,16 +190,16 @@ fn a_sync_covers_what_was_accepted_before_it_began() {
 fn a_write_may_have_been_put_off_for_a_cut_that_is_over() {
     let mut index = filled(&[(4, 0)]);
     let rules = rules(WriteOrder::Background, 0, WriteReason::Sync);
-    let cuts = index.cuts;
-    assert!(!index.was_put_off(cuts));
+    let before = index.progress();
+    assert!(!index.was_put_off(before));
     index.set_cut(Some(u64::MAX));
-    assert!(!index.was_put_off(cuts), "nothing is cut off yet");
+    assert!(!index.was_put_off(before), "nothing is cut off yet");
     index.set_cut(Some(2));
     assert!(index.next_run(0..9, 8, &rules).is_empty());
-    assert!(index.was_put_off(cuts));
+    assert!(index.was_put_off(before));
     index.set_cut(Some(u64::MAX));
     assert!(index.is_locked_alone());
-    assert!(index.was_put_off(cuts));
-    assert!(!index.was_put_off(index.cuts));
+    assert!(index.was_put_off(before));
+    assert!(!index.was_put_off(index.progress()));
     assert_eq!(index.next_run(0..9, 8, &rules), 4..5);
 }

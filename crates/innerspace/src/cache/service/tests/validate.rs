@@ -22,8 +22,8 @@ impl Cache {
         let files = self.files();
         for file in &files {
             validate(file);
-            let dirty = file.dirty();
-            let (counts, published) = (dirty.counts(), dirty.published);
+            let mut dirty = file.dirty();
+            let (counts, published) = dirty.publish();
             assert!(
                 !dirty.has_since(u64::MAX) || self.pool.owners.is_flushable(file.id.owner),
                 "{} is not asked to write",
