@@ -102,6 +102,15 @@ pub(crate) enum Basis {
 /// The length at which a copy begins to displace the lookaside table from the processor's cache.
 const MUCH: usize = PAGE_SIZE / 4;
 
+/// The result of one look at the index.
+enum Looked {
+    /// The block's frame. The caller owns a reference to it.
+    Held(FrameId),
+    Absent,
+    /// The block is just being evicted or moved. A second look may find another frame.
+    Leaving,
+}
+
 /// A published, locked block with two references that is neither in the index nor on an LRU list.
 /// Dropping this frees the block, even if a store panics while memory is reclaimed for index nodes.
 struct Unlisted<'f>(&'f FileCore, FrameId);
@@ -156,7 +165,9 @@ impl FileCore {
             HeldOf::Refused => {}
         }
         cold_path();
-        let found = self.look_in_index(block)??;
+        let Looked::Held(found) = self.look_in_index(block) else {
+            return None;
+        };
         self.note_found(block, found);
         Some(found)
     }
@@ -175,39 +186,38 @@ impl FileCore {
         let mut backoff = Backoff::new();
         loop {
             match self.look_in_index(block) {
-                Some(found) => return found.map(|frame| BlockRef::new(self, frame, block)),
-                None => backoff.snooze(),
+                Looked::Held(frame) => return Some(BlockRef::new(self, frame, block)),
+                Looked::Absent => return None,
+                Looked::Leaving => backoff.snooze(),
             }
         }
     }
 
-    /// Looks the block up in the index, and takes a reference to its frame. Returns `Some(None)` if
-    /// the block is not cached, and `None` if it is just being evicted or moved: a second look may
-    /// then find another frame.
+    /// Looks the block up in the index, and takes a reference to its frame.
     #[inline(never)]
-    fn look_in_index(&self, block: u64) -> Option<Option<FrameId>> {
+    fn look_in_index(&self, block: u64) -> Looked {
         let frames = self.frames();
         let section = self.pool.domain.reader();
         let Some(slot) = self.blocks.index.slot(frames, block) else {
-            return Some(None);
+            return Looked::Absent;
         };
         let word = slot.load(raw::Ordering::Acquire);
         let Word::Block(frame) = Word::decode(word) else {
-            return Some(None);
+            return Looked::Absent;
         };
         interleave();
         failpoint!(WordRead);
         if !frames.meta(frame).hold.try_get_cached() {
-            return None;
+            return Looked::Leaving;
         }
         let is_there = slot.load(raw::Ordering::Acquire) == word;
         drop(section);
         if !is_there {
             // The frame may belong to another block by now.
             self.put(frame);
-            return None;
+            return Looked::Leaving;
         }
-        Some(Some(frame))
+        Looked::Held(frame)
     }
 
     /// Whether the index has `frame` at `block`. Exact while the caller holds the frame and its
