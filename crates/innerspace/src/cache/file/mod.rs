@@ -1,6 +1,7 @@
 //! The public side: the handle, opening, typed access, and `std::io`.
 
 pub(crate) mod array;
+pub(crate) mod close;
 pub(crate) mod closing;
 pub(crate) mod cursor;
 pub(crate) mod handle;
