@@ -5,7 +5,9 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use innerspace::store::{Batch, MemoryStore, Store};
-use innerspace::{KIB, MIB, Map, Memory, PAGE_SIZE, Space, Threads, VirtAddr, space::FaultKind};
+use innerspace::{
+    KIB, MIB, Map, Memory, PAGE_SIZE, PagedFile, Space, Threads, VirtAddr, space::FaultKind,
+};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 const PAGES: u64 = 256;
@@ -36,7 +38,7 @@ impl Store for Noting {
     }
 }
 
-fn mapped(limit: u64) -> (Memory, Space, VirtAddr, Arc<Noting>) {
+fn opened(limit: u64) -> (Memory, PagedFile, Arc<Noting>) {
     let options = Memory::builder(limit).threads(Threads::None);
     let memory: Memory = options.build().unwrap();
     let store = MemoryStore::new();
@@ -48,6 +50,11 @@ fn mapped(limit: u64) -> (Memory, Space, VirtAddr, Arc<Noting>) {
         together: Mutex::default(),
     });
     let file = memory.file_options().open_store(store.clone()).unwrap();
+    (memory, file, store)
+}
+
+fn mapped(limit: u64) -> (Memory, Space, VirtAddr, Arc<Noting>) {
+    let (memory, file, store) = opened(limit);
     let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file)).unwrap();
     store.together.lock().unwrap().clear();
@@ -91,6 +98,29 @@ fn misses_that_lie_apart_are_one_batch() {
     let together = store.together.lock().unwrap();
     // Neighbours are one request, and the pages between two requests are cached.
     assert!(together[1..].iter().sum::<usize>() <= 40, "{together:?}");
+}
+
+#[test]
+fn neighbours_are_one_request_in_whatever_order_they_are_mapped() {
+    let (memory, file, store) = opened(8 * MIB);
+    let space = memory.create_space().unwrap();
+    let mut at = [(); 2].map(|()| space.map(Map::file(&file)).unwrap());
+    at.sort_unstable();
+    store.together.lock().unwrap().clear();
+    let mut words = [[0_u8; 8]; 3];
+    let [first, second, third] = &mut words;
+    let mut reads = [
+        (at[0] + 8 * PAGE, &mut first[..]),
+        (at[1] + 7 * PAGE, &mut second[..]),
+        (at[1] + 8 * PAGE, &mut third[..]),
+    ];
+    space.accessor().unwrap().gather(&mut reads).unwrap();
+    assert_eq!(
+        words.map(u64::from_le_bytes),
+        [8 * 512, 7 * 512, 8 * 512],
+        "the first words of the pages"
+    );
+    assert_eq!(*store.together.lock().unwrap(), [1]);
 }
 
 #[test]

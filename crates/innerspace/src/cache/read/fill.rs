@@ -301,11 +301,12 @@ impl FileCore {
         }
     }
 
-    /// Puts in flight the blocks of `pages` (in ascending order) that are absent and have data, as
-    /// long as memory is available without I/O. If they exceed the room in flight, waits for each
-    /// batch. Never fails.
+    /// Puts in flight the blocks of `pages` that are absent and have data, as long as memory is
+    /// available without I/O. If they exceed the room in flight, waits for each batch. Never fails.
     pub(crate) fn fill_together(&self, pages: &[u64]) {
         let mut blocks: Vec<u64> = pages.iter().map(|page| page >> self.id.order).collect();
+        // Adjacent blocks are one request, also if they are mapped in another order.
+        blocks.sort_unstable();
         blocks.dedup();
         let most = self.nearest_limit() / TOGETHER_PART / self.block_bytes();
         blocks.truncate(usize::try_from(most).unwrap_or(usize::MAX));

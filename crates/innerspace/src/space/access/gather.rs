@@ -80,8 +80,7 @@ impl Core {
         }
     }
 
-    /// Returns the cached files that are mapped readable at these addresses, each with its pages,
-    /// in the order of the addresses.
+    /// Returns the cached files that are mapped readable at these addresses, each with its pages.
     fn files_of(&self, addresses: &[u64]) -> Vec<(Arc<FileInner>, Vec<u64>)> {
         let mut files: Vec<(Arc<FileInner>, Vec<u64>)> = Vec::new();
         self.space.inside(|vmas| {
