@@ -21,6 +21,7 @@ pub(crate) struct StoreVersion {
     is_told: bool,
     /// One more than the number of the tick in which the store was last asked for its version.
     asked_at: AtomicU64,
+    /// Whether the store was changed since. It changes only with `state` locked.
     is_changed: AtomicBool,
     state: Mutex<State>,
 }
@@ -29,7 +30,8 @@ pub(crate) struct StoreVersion {
 struct State {
     /// The version of the cached contents.
     known: Option<Version>,
-    /// A different version that the store has reported since; `None` if it has reported none.
+    /// A different version that the store has reported since; `None` if it has reported none, or no
+    /// longer reports versions.
     now: Option<Version>,
 }
 
@@ -77,7 +79,7 @@ impl StoreVersion {
     /// change.
     pub(crate) fn note(&self, now: Option<Version>) -> bool {
         let mut state = self.state.lock();
-        let is_news = state.now.is_none() && now != state.known;
+        let is_news = !self.is_changed() && now != state.known;
         if is_news {
             state.now = now;
             self.is_changed.store(true, Ordering::Release);
@@ -87,7 +89,8 @@ impl StoreVersion {
 
     /// Sets the version of the blocks that are cached from now on.
     pub(crate) fn accept(&self, known: Option<Version>) {
-        *self.state.lock() = State { known, now: None };
+        let mut state = self.state.lock();
+        *state = State { known, now: None };
         self.is_changed.store(false, Ordering::Release);
     }
 

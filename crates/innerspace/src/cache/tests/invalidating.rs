@@ -290,11 +290,29 @@ fn a_sync_sees_a_change_in_place_and_a_scan_asks_once_a_tick() {
     );
 }
 
-/// A store that counts how many times it is asked for its version.
+#[test]
+fn a_store_that_stops_reporting_its_version_is_changed_once() {
+    let cache = memory(64);
+    let store = Arc::new(Asked::default());
+    store.bytes.set_len(4 * 4096).unwrap();
+    let file = open(&cache, &store, &options(4096));
+    let is_changed =
+        |result: Result<(), FileError>| matches!(result, Err(FileError::ChangedInPlace { .. }));
+    store.is_silent.store(true, Ordering::Relaxed);
+    assert!(is_changed(file.sync_all()));
+    file.sync_all().unwrap();
+    assert!(is_changed(file.read_exact_at(&mut [0; 4], 0)));
+    file.invalidate(..).unwrap();
+    file.read_exact_at(&mut [0; 4], 0).unwrap();
+    file.sync_all().unwrap();
+}
+
+/// A store that counts how many times it is asked for its version, and may stop reporting it.
 #[derive(Default)]
 struct Asked {
     bytes: MemoryStore,
     versions: AtomicUsize,
+    is_silent: AtomicBool,
 }
 
 impl Store for Asked {
@@ -308,7 +326,10 @@ impl Store for Asked {
 
     fn version(&self) -> io::Result<Option<Version>> {
         self.versions.fetch_add(1, Ordering::Relaxed);
-        self.bytes.version()
+        match self.is_silent.load(Ordering::Relaxed) {
+            true => Ok(None),
+            false => self.bytes.version(),
+        }
     }
 
     fn writable(&self) -> bool {
