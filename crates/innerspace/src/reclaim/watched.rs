@@ -53,8 +53,9 @@ impl WatchedPages {
         let stored = pages.range((file, pages_of.start, 0)..(file, pages_of.end, 0));
         for generation in stored.map(|(_, generation)| generation) {
             // Release: pairs with the Acquire loads of the generation in `space::code`. A thread
-            // that sees the new generation also sees what a call wrote to the page before.
-            generation.fetch_add(1, Ordering::AcqRel);
+            // that sees the new generation also sees what a call wrote to the page before. No
+            // Acquire: nothing depends on the number before.
+            generation.fetch_add(1, Ordering::Release);
         }
     }
 }

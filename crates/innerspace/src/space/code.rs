@@ -118,8 +118,10 @@ impl Code {
         let pages = pages.range(range.clone());
         for (_, watched) in pages.filter(|(page, _)| is_changed(**page)) {
             // Release: pairs with the Acquire of `is_current` and `watch_code`. A thread that sees
-            // the new generation also sees what preceded the increment.
-            watched.generation.fetch_add(1, Ordering::AcqRel);
+            // the new generation also sees what preceded the increment. No Acquire: nothing here
+            // depends on the number that was there, and a watcher is ordered against the stores
+            // that follow by its grace period (`docs/protocols/watched-pages.md`).
+            watched.generation.fetch_add(1, Ordering::Release);
         }
     }
 
