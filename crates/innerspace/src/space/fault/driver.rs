@@ -10,14 +10,15 @@
 //! ```text
 //! step -> Done                                                        without waiting
 //!      -> Gate         wait until the structural writer is done       never
-//!      -> Nodes(n)     allocate (charge, maybe reclaim) table nodes   of what is free
+//!      -> Nodes        allocate a frame for a table node              of what is free
 //!      -> Page         allocate the anonymous page                    of what is free
-//!      -> File(kind)   look up or fill the block; it comes back       if cached and unlocked,
+//!      -> File(..)     look up or fill the block; it comes back       if cached and unlocked,
 //!                      locked                                         or a known hole
-//!      -> Direct       lock the entry of a direct access file         if it tells enough
-//!                      (`direct`)
-//!      -> Again        somebody else changed the word first
-//!      -> Denied(kind) the access is an error
+//!      -> Direct(..)   lock the entry of a direct-access file         if it is there and
+//!                      (`direct`)                                     unlocked
+//!      -> Again        another thread changed the word first
+//!      -> Device(..)   the access calls the device
+//!      -> Denied(..)   the access is an error
 //! ```
 //!
 //! Nodes and pages are allocated before the block is looked up, because no frame is allocated while
