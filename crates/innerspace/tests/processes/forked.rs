@@ -359,14 +359,14 @@ fn with_each_engine(part: &str) {
     }
 }
 
-// spec: R23
+// spec: R23, S10
 #[cfg(target_os = "linux")]
 #[test]
 fn a_child_of_fork_gets_errors_and_its_parent_goes_on() {
     with_each_engine("fork");
 }
 
-// spec: R23
+// spec: R23, S10
 #[cfg(target_os = "linux")]
 #[test]
 fn a_child_of_fork_gets_errors_also_without_threads() {
