@@ -305,6 +305,9 @@ impl<'pool> PinnedCopies<'pool> {
     /// Gives the fork with the root `root` its copies of the pinned pages. Until then, the fork
     /// shares all of the parent's subtrees. The gate is closed.
     pub(super) fn put(&mut self, nodes: Nodes<'_>, root: FrameId) -> Result<(), TooManyForks> {
+        if self.pages.is_empty() {
+            return Ok(());
+        }
         nodes.copy_pinned(root, &mut self.nodes, &mut self.pages)
     }
 }

@@ -48,6 +48,7 @@ fn a_fork_touches_as_little_with_many_pages_as_with_few() {
         "hold words changed, frames taken, nodes looked into"
     );
     assert!(costs[0].0 <= 4 && costs[0].1 == 1, "{costs:?}");
+    assert_eq!(costs[0].2, 2, "both roots, once each");
 }
 
 /// The pages are stored to for the first time since the snapshot, so the restore drops them.
