@@ -106,19 +106,20 @@ impl Group {
         HeapBytes::add(&self.0.tree, self.0.id, bytes, may)
     }
 
-    /// Changes a charge, which is `None` at first, to this many bytes, without making room.
+    /// Changes a charge, which is `None` at first, to this many bytes, without waiting.
     ///
     /// # Errors
-    /// As for [`Group::charge_heap`]. Reducing the charge never fails.
+    /// The group, or one above it, is full or too far above its `high`. Nothing has changed then.
+    /// Reducing the charge never fails.
     pub(crate) fn set_heap(
         &self,
         heap: &mut Option<HeapBytes>,
         bytes: usize,
     ) -> Result<(), LimitError> {
         match heap {
-            Some(heap) => heap.set(bytes as u64, MayReclaim::No),
+            Some(heap) => heap.set(bytes as u64, MayReclaim::Background),
             None => {
-                *heap = Some(self.charge_heap(bytes, MayReclaim::No)?);
+                *heap = Some(self.charge_heap(bytes, MayReclaim::Background)?);
                 Ok(())
             }
         }

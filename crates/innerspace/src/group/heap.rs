@@ -23,6 +23,10 @@ pub(crate) enum MayReclaim {
     Clean,
     /// Not at all. If there is no room, the charge fails with [`LimitReason::WouldBlock`].
     No,
+    /// By the service thread alone, which brings the group under its `high`. If there is no room,
+    /// or the group is more than a little above its `high`, the charge fails, as a request does
+    /// that may not wait.
+    Background,
 }
 
 /// Bytes on the heap that a group is charged for, until this is dropped.
@@ -127,8 +131,12 @@ impl GroupTree {
         pages: PageCount,
         may: MayReclaim,
     ) -> Result<(), LimitError> {
-        let mut charged = self.charge(id, pages, Reach::Max);
         let reclaimer = self.reclaimer();
+        if let (MayReclaim::Background, Some(reclaimer)) = (may, &reclaimer) {
+            let _group = reclaimer.charge_without_waiting(id, pages)?.commit();
+            return Ok(());
+        }
+        let mut charged = self.charge(id, pages, Reach::Max);
         if may == MayReclaim::No
             && let Err(refused) = charged
         {

@@ -110,13 +110,21 @@ pub const MAX_DEPTH: usize = 8;
 pub const MAX_GROUPS_BELOW: usize = 4096;
 
 /// Frees pages of a group that has reached its limit. The layer above implements this trait. Its
-/// functions are called with no lock held.
+/// functions are called with no lock held, except for `charge_without_waiting`.
 pub(crate) trait Reclaimer: Send + Sync {
     /// Tries to free `pages` that are charged to `group` or below it, and returns how many were
     /// freed. The work is bounded; 0 means that nothing there can be freed now. Calls the stores of
     /// those dirty files for which `payer` or a group below it pays; without a payer, calls no
     /// store.
     fn reclaim(&self, group: GroupId, pages: PageCount, payer: Option<GroupId>) -> PageCount;
+
+    /// Charges a group for pages in no frame. Waits for nothing and frees nothing, but wakes the
+    /// service thread if a group is above its `high` then.
+    fn charge_without_waiting(
+        &self,
+        group: GroupId,
+        pages: PageCount,
+    ) -> Result<Charge<'_>, LimitError>;
 
     /// Counts the pages of `group` and below that cannot be freed, by what holds them.
     fn holders(&self, group: GroupId) -> Holders;

@@ -485,6 +485,10 @@ impl Reclaimer for Beside {
         pages(0)
     }
 
+    fn charge_without_waiting(&self, _: GroupId, _: PageCount) -> Result<Charge<'_>, LimitError> {
+        unreachable!("no bytes on the heap are charged")
+    }
+
     fn holders(&self, _: GroupId) -> Holders {
         Holders::default()
     }

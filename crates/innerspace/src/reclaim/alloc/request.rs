@@ -154,6 +154,15 @@ impl Pool {
         }
     }
 
+    /// Does what [`Pool::charge`] does with [`AllocMode::NoWait`].
+    pub(in crate::reclaim) fn charge_nowait(
+        &self,
+        group: GroupId,
+        pages: PageCount,
+    ) -> Result<Charge<'_>, LimitError> {
+        self.charge(group, pages, AllocMode::NoWait)
+    }
+
     /// Does what [`Pool::alloc_from_thread_cache`] does, for a caller that may wait, and that calls
     /// [`Pool::alloc`] if this returns `None`.
     #[inline(always)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::cluster::Shrunk;
 use super::passes;
 use crate::frame::{FlagSet, deadline};
-use crate::group::{GroupId, Holders, Reclaimer};
+use crate::group::{Charge, GroupId, Holders, LimitError, Reclaimer};
 use crate::reclaim::check;
 use crate::reclaim::owners::Io;
 use crate::reclaim::pool::Pool;
@@ -171,6 +171,14 @@ impl Pool {
 impl Reclaimer for Pool {
     fn reclaim(&self, group: GroupId, pages: PageCount, payer: Option<GroupId>) -> PageCount {
         self.reclaim_for(group, pages, payer.map_or(Io::Forbidden, Io::Of))
+    }
+
+    fn charge_without_waiting(
+        &self,
+        group: GroupId,
+        pages: PageCount,
+    ) -> Result<Charge<'_>, LimitError> {
+        self.charge_nowait(group, pages)
     }
 
     fn holders(&self, group: GroupId) -> Holders {

@@ -75,3 +75,35 @@ fn a_range_that_is_taken_in_parts_is_noted_as_one() {
     drop((a, space));
     assert_nothing_left(&pool);
 }
+
+/// The pages that are dropped cut the clean range. The group is over its `high` soon, but has no
+/// `max`.
+// spec: M9
+#[test]
+fn a_log_ends_little_above_the_high_of_its_group() {
+    let pool = pool(512);
+    let group = pool.root_group().create_child_unlimited("tenant").unwrap();
+    let space = Space::new(&Cache::new(&pool), &group, AddressWidth::Bits48).unwrap();
+    let (at, drops) = (VirtAddr(1 << 30), 40 * 128);
+    let len = (drops + 1) * 2 * PAGE;
+    space.map(Map::anonymous(len).at(at)).unwrap();
+    space.take_dirty(at, len).unwrap();
+    let high = group.usage() + 16 * PAGE;
+    group.set_high(high).unwrap();
+    for index in 0..drops {
+        space.discard(at + (2 * index + 1) * PAGE, PAGE).unwrap();
+    }
+    let (most, usage) = (high + high / 8 + PAGE, group.usage());
+    assert!(
+        high < usage && usage <= most,
+        "{usage} bytes, high is {high}"
+    );
+    assert!(pool.counters.totals().would_block > 0);
+    // The part from the first cut on that could not be noted is named.
+    let named = space.take_dirty(at, len).unwrap();
+    assert_eq!(named[0], at + PAGE..at + 2 * PAGE);
+    assert_eq!(named.last().unwrap().end, at + len);
+    space.validate();
+    drop(space);
+    assert_nothing_left(&pool);
+}
