@@ -44,6 +44,7 @@ impl Nodes<'_> {
     /// Moves the anonymous pages of `from` to the empty slots from `to` on.
     pub(crate) fn move_range(self, from: &Range<u64>, to: u64, detached: &mut Detached) {
         let _section = self.pool.domain.reader();
+        let any_pinned = self.is_marked(self.root);
         self.for_each_slot(from, |at, word| {
             let page = pte::load(word);
             let moved = match page.holds() {
@@ -61,7 +62,7 @@ impl Nodes<'_> {
             let slot = &self.words(leaf)[slot_index(there, 0)];
             let put = pte::replace(slot, Pte::EMPTY, moved);
             assert!(put, "I11: a slot was filled behind a closed gate");
-            if self.is_pinned(moved) {
+            if any_pinned && self.is_pinned(moved) {
                 self.mark_pinned(there);
             }
         });

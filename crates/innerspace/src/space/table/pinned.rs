@@ -142,7 +142,9 @@ impl Nodes<'_> {
         mark(node);
     }
 
-    fn is_marked(self, node: FrameId) -> bool {
+    /// Returns whether pages in or below the node may be pinned. The caller holds the gate's writer
+    /// lock.
+    pub(super) fn is_marked(self, node: FrameId) -> bool {
         let flags = self.pool.frames.meta(node).flags.load();
         flags.contains(FlagSet::PINNED)
     }
