@@ -145,7 +145,8 @@ fn restore_in_place(
     // No thread has used these pages since the gate was closed. They are freed in reverse, so that
     // frames are allocated again in the order of the pages.
     nodes.put_pages(freed.iter().rev().map(|(_, page)| *page));
-    known.given_back = freed.into_iter().map(|(at, _)| at).collect();
+    // From a slice, as `into_iter` would keep the larger allocation of `freed`.
+    known.given_back = freed.iter().map(|(at, _)| *at).collect();
     known.given_back.sort_unstable();
     known.doubtful = false;
     known.revision = writer.revision;
