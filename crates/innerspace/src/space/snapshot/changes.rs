@@ -13,9 +13,11 @@ use crate::{FrameId, PAGE_SIZE};
 /// The most pages that are recorded: 16 MiB. If more pages change, the next restore drops them
 /// instead of restoring in place, and a new record begins.
 pub(super) const MOST: usize = 4096;
+/// The number of restores for which a record keeps the pages that were given back.
+pub(super) const GIVEN_BACK: usize = 4;
 /// The number of recorded pages for which a page of memory is charged: each takes a place in
-/// [`Record::pages`], and one in [`Record::given_back`] if a restore gives it back.
-const A_PAGE: usize = PAGE_SIZE / (size_of::<Changed>() + size_of::<u64>());
+/// [`Record::pages`], and one in each list of [`Record::given_back`] if that restore gives it back.
+const A_PAGE: usize = PAGE_SIZE / (size_of::<Changed>() + GIVEN_BACK * size_of::<u64>());
 
 /// A number that no snapshot has.
 const NOBODY: u64 = 0;
@@ -52,9 +54,10 @@ pub(super) struct Record {
     /// included.
     pub(super) revision: u64,
     pub(super) pages: Vec<Changed>,
-    /// The addresses of the pages that the last restore gave back, in order.
-    pub(super) given_back: Vec<u64>,
-    /// The charge for both lists.
+    /// The addresses of the pages that the last restores gave back, in order; the last restore's
+    /// come first.
+    pub(super) given_back: [Vec<u64>; GIVEN_BACK],
+    /// The charge for all these lists.
     heap: Option<HeapBytes>,
     /// The number of restores in place since the record began.
     pub(super) restores: u32,
@@ -143,7 +146,7 @@ impl Record {
             snapshot,
             revision,
             pages: Vec::new(),
-            given_back: Vec::new(),
+            given_back: Default::default(),
             heap: None,
             restores: 0,
             doubtful: false,

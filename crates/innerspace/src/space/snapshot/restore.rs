@@ -14,8 +14,9 @@
 //! serves the next page. Write validity tells which pages were stored to:
 //!
 //! - *A page copied since the last restore* is given back, so the snapshot's page is shared again,
-//!   and the next store copies the page. But if the last restore gave the same page back already,
-//!   it is copied back and loses its write validity, and the next store is a short fault.
+//!   and the next store copies the page. But if one of the last [`GIVEN_BACK`] restores gave the
+//!   same page back, it is copied back and loses its write validity, and the next store is a short
+//!   fault.
 //! - *A page stored to again* is copied back and loses its write validity: the next store is a
 //!   short fault.
 //! - *A page stored to before [`STEADY`] restores in a row* is copied back at every restore, stored
@@ -33,7 +34,7 @@
 //! the gate and posts [`GATE_MAIL`]: an accessor reads this mail before its next hit, and then
 //! looks at the gate.
 
-use super::changes::{Changed, Record};
+use super::changes::{Changed, GIVEN_BACK, Record};
 use super::devices::DeviceStates;
 use crate::space::core::address::slot_index;
 use crate::space::core::error::SpaceError;
@@ -53,8 +54,8 @@ use crate::{FrameId, VirtAddr};
 /// The number of restores in place from one comparison of steady pages to the next.
 const AUDIT: u32 = 16;
 /// The number of restores in a row without a store to a page before them, after which the page is
-/// given back.
-const IDLE: u8 = 4;
+/// given back: no more stores to it are expected.
+const IDLE: u8 = GIVEN_BACK as u8;
 /// The number of restores in a row, each after a store to a page, after which the page is expected
 /// to be stored to before every restore.
 const STEADY: u8 = 3;
@@ -145,9 +146,10 @@ fn restore_in_place(
     // No thread has used these pages since the gate was closed. They are freed in reverse, so that
     // frames are allocated again in the order of the pages.
     nodes.put_pages(freed.iter().rev().map(|(_, page)| *page));
+    known.given_back.rotate_right(1);
     // From a slice, as `into_iter` would keep the larger allocation of `freed`.
-    known.given_back = freed.iter().map(|(at, _)| *at).collect();
-    known.given_back.sort_unstable();
+    known.given_back[0] = freed.iter().map(|(at, _)| *at).collect();
+    known.given_back[0].sort_unstable();
     known.doubtful = false;
     known.revision = writer.revision;
     space.changes.set(known);
@@ -243,10 +245,11 @@ impl Walk<'_> {
         known.idle < IDLE || !self.give_back(known, word, image)
     }
 
-    /// Returns whether a page was given back at the last restore.
+    /// Returns whether a page was given back at one of the last restores.
     #[cold]
     fn was_given_back(&self, at: u64) -> bool {
-        self.record.given_back.binary_search(&at).is_ok()
+        let lists = &self.record.given_back;
+        lists.iter().any(|list| list.binary_search(&at).is_ok())
     }
 
     /// Replaces the page by the image's. Returns false if the image's page has too many owners to

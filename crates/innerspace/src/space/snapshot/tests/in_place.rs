@@ -72,6 +72,28 @@ fn code_that_a_restore_in_place_takes_back_is_stale() {
     }
 }
 
+// spec: F7
+#[test]
+fn a_page_that_one_of_the_last_restores_gave_back_is_kept() {
+    for restores in 1..=6 {
+        let pool = pool(512);
+        let (space, at, mut a, snapshot) = restored(&pool, 1);
+        a.store(at + PAGE, 7u64).unwrap();
+        let with_page = in_use(&pool);
+        space.restore(&snapshot).unwrap();
+        assert_eq!(in_use(&pool), with_page - 1, "given back");
+        (1..restores).for_each(|_| space.restore(&snapshot).unwrap());
+        a.store(at + PAGE, 7u64).unwrap();
+        space.restore(&snapshot).unwrap();
+        let kept = in_use(&pool) == with_page;
+        assert_eq!(kept, restores <= 4, "{restores} restores");
+        assert_eq!(a.load::<u64>(at + PAGE), Ok(0));
+        space.validate();
+        drop((a, space, snapshot));
+        assert_nothing_left(&pool);
+    }
+}
+
 /// Stores a value made of the round and the page's number to each of this many pages.
 fn store_all(a: &mut Accessor, at: VirtAddr, pages: u64, round: u64) {
     for page in 0..pages {
