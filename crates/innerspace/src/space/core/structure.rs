@@ -17,6 +17,8 @@ pub(crate) struct Structure {
     pub(crate) revision: u64,
     /// The mapped files, by their keys. An entry keeps its file open.
     files: BTreeMap<usize, FileUse>,
+    /// The heap bytes of the nodes of `files`, if it has any.
+    nodes_of_files: Option<Entry>,
     /// The frames of each pin with [`AtFork::Refuse`](crate::space::AtFork::Refuse), which a fork
     /// may not copy.
     pub(crate) not_copied: Vec<Weak<[FrameId]>>,
@@ -28,25 +30,21 @@ pub(crate) struct FileUse {
     id: MapperId,
     /// The mapper, which this keeps alive: the file has only a `Weak` to it.
     _mapper: Arc<dyn Mappers>,
-    /// The heap bytes that all this takes.
+    /// The heap bytes of the mapper, and of its place in the file's list.
     heap: Entry,
 }
 
 impl FileUse {
-    /// Registers with the file. The space has `places` more places for files in its map.
-    fn register(
-        mapper: Arc<dyn Mappers>,
-        file: &MappedFile,
-        ledger: &Arc<Ledger>,
-        places: usize,
-    ) -> FileUse {
-        let place = size_of::<usize>() + size_of::<FileUse>();
-        let of_mapper = size_of_val(&*mapper) + 16 + MapperList::ENTRY_BYTES;
+    /// The size of a node of the map of files. A node has room for 11 files, and mostly has 7.
+    const NODE_BYTES: usize = 11 * (size_of::<usize>() + size_of::<FileUse>()) + 16;
+
+    fn register(mapper: Arc<dyn Mappers>, file: &MappedFile, ledger: &Arc<Ledger>) -> FileUse {
+        let bytes = size_of_val(&*mapper) + 16 + MapperList::ENTRY_BYTES;
         FileUse {
             file: file.clone(),
             id: file.add_mapper(Arc::downgrade(&mapper)),
             _mapper: mapper,
-            heap: Entry::new(ledger, places * place + of_mapper),
+            heap: Entry::new(ledger, bytes),
         }
     }
 
@@ -65,6 +63,7 @@ impl Structure {
         Structure {
             revision: 0,
             files: BTreeMap::new(),
+            nodes_of_files: None,
             vmas,
             not_copied: Vec::new(),
         }
@@ -92,7 +91,8 @@ impl Structure {
 
     /// Returns the heap bytes that the files take.
     pub(crate) fn bytes_of_files(&self) -> usize {
-        self.files.values().map(|used| used.heap.bytes()).sum()
+        let of_each = self.files.values().map(|used| &used.heap);
+        of_each.chain(&self.nodes_of_files).map(Entry::bytes).sum()
     }
 
     /// Registers with the file, if it was not mapped yet.
@@ -101,11 +101,16 @@ impl Structure {
         file: &MappedFile,
         mapper: impl FnOnce(&MappedFile) -> Arc<dyn Mappers>,
     ) {
-        // A node of the map has 11 places, of which about 6 are in use if there are many nodes.
-        let places = if self.files.is_empty() { 11 } else { 2 };
         let used = self.files.entry(file.key());
-        let new = || FileUse::register(mapper(file), file, self.vmas.ledger(), places);
-        used.or_insert_with(new);
+        used.or_insert_with(|| FileUse::register(mapper(file), file, self.vmas.ledger()));
+        self.count_nodes();
+    }
+
+    /// Enters the nodes that the map of files has now in the ledger.
+    fn count_nodes(&mut self) {
+        let nodes = self.files.len().div_ceil(7);
+        let entry = || Entry::new(self.vmas.ledger(), nodes * FileUse::NODE_BYTES);
+        self.nodes_of_files = (nodes > 0).then(entry);
     }
 
     /// Registers anew with every file, and returns the old registrations.
@@ -113,10 +118,12 @@ impl Structure {
         &mut self,
         mapper: impl Fn(&MappedFile) -> Arc<dyn Mappers>,
     ) -> Vec<FileUse> {
-        let old: Vec<FileUse> = std::mem::take(&mut self.files).into_values().collect();
-        old.iter()
-            .for_each(|used| self.add_file(&used.file, &mapper));
-        old
+        let ledger = self.vmas.ledger();
+        let renewed = |used: &mut FileUse| {
+            let new = FileUse::register(mapper(&used.file), &used.file, ledger);
+            std::mem::replace(used, new)
+        };
+        self.files.values_mut().map(renewed).collect()
     }
 
     /// Removes and returns the files of these mappings that are no longer mapped.
@@ -130,6 +137,7 @@ impl Structure {
         if self.files.is_empty() {
             self.files = BTreeMap::new(); // an empty map keeps its last node
         }
+        self.count_nodes();
         unused
     }
 }

@@ -313,6 +313,37 @@ fn pages_are_evicted_from_the_few_of_many_mappings_that_show_them() {
     space.validate();
 }
 
+// spec: M18
+#[test]
+fn the_bytes_of_the_files_of_a_space_depend_on_how_many_there_are_alone() {
+    let cache = Cache::new(&pool(256));
+    let files: Vec<_> = (0..20)
+        .map(|_| {
+            let store = Arc::new(MemoryStore::with_len(PAGE));
+            PagedFile::open(&cache, store, &FileOptions::new()).unwrap()
+        })
+        .collect();
+    let space = space(&cache.pool);
+    let bytes = || space.0.gate.write().bytes_of_files();
+    let map =
+        |file: usize| space.map(Map::file(&files[file]).at(VirtAddr((file as u64 + 1) << 30)));
+    let mut mapped = vec![bytes()];
+    for file in 0..20 {
+        map(file).unwrap();
+        mapped.push(bytes());
+    }
+    for file in 0..20 {
+        space.unmap(VirtAddr((file + 1) << 30), PAGE).unwrap();
+        assert_eq!(
+            bytes(),
+            mapped[19 - file as usize],
+            "{} are left",
+            19 - file
+        );
+    }
+    space.validate();
+}
+
 /// An unmap in parts leaves the leaf, and an access that fails finds it. When the whole range is
 /// mapped again, the leaf is taken off, and its frame soon has another owner.
 // spec: A2
