@@ -138,12 +138,12 @@ pub(super) fn pin(
         match pin_pages(space, &range) {
             Ok(pins) => {
                 if at_fork == AtFork::Refuse {
-                    let list = &mut writer.not_copied;
-                    if list.len() == list.capacity() {
-                        list.retain(|frames| frames.strong_count() > 0);
-                        list.reserve(list.len());
+                    if writer.not_copied.len() == writer.not_copied.capacity() {
+                        writer.forget_unpinned();
+                        let live = writer.not_copied.len();
+                        writer.not_copied.reserve(live);
                     }
-                    list.push(Arc::downgrade(pins.frames()));
+                    writer.not_copied.push(Arc::downgrade(pins.frames()));
                 }
                 return Ok(Pinned { pins, at, _heap });
             }
@@ -276,10 +276,11 @@ impl<'pool> PinnedCopies<'pool> {
     /// unpinned meanwhile, fewer frames are needed.
     pub(super) fn set_aside(
         space: &'pool SpaceInner,
-        writer: &Writer<'_, Structure>,
+        writer: &mut Writer<'_, Structure>,
         what: &'static str,
         group: &Group,
     ) -> Result<PinnedCopies<'pool>, SpaceError> {
+        writer.forget_unpinned();
         let found = space.inside(|_| space.nodes().pinned());
         if found.pages.is_empty() {
             return Ok(PinnedCopies::default());

@@ -37,7 +37,7 @@ pub(crate) fn copy(parent: &SpaceInner, group: &Group, role: Role) -> Result<Spa
     let mut root = pool.alloc(group.id(), 0, AllocMode::Wait)?;
     root.zero();
     let mut writer = parent.gate.write();
-    let mut pinned = PinnedCopies::set_aside(parent, &writer, what, group)?;
+    let mut pinned = PinnedCopies::set_aside(parent, &mut writer, what, group)?;
     let mut vmas = writer.vmas.with_ledger(ledger.clone());
     if matches!(role, Role::Live { .. }) && vmas.has_locked() {
         unlock_all(&mut vmas);

@@ -126,6 +126,11 @@ impl Structure {
         self.files.values_mut().map(renewed).collect()
     }
 
+    /// Forgets the pins that were dropped: a `Weak` keeps the list of their frames on the heap.
+    pub(crate) fn forget_unpinned(&mut self) {
+        self.not_copied.retain(|frames| frames.strong_count() > 0);
+    }
+
     /// Removes and returns the files of these mappings that are no longer mapped.
     pub(crate) fn remove_files(&mut self, removed: &[Vma]) -> Vec<FileUse> {
         let mut unused = Vec::new();

@@ -74,6 +74,7 @@ pub(super) fn restore(
         return Err(SpaceError::OtherSpace);
     }
     let mut writer = space.gate.write();
+    writer.forget_unpinned();
     check_no_pins(space, "restore")?;
     if space.changes.is_since(is) && restore_in_place(space, image, &mut writer) {
         drop(writer);

@@ -434,6 +434,28 @@ fn leaves_that_have_no_pins_any_more_are_forgotten() {
     drop(kept);
 }
 
+#[test]
+fn pins_that_were_dropped_leave_nothing_on_the_heap() {
+    let pool = pool(256);
+    let space = space(&pool);
+    let at = space.map(Map::anonymous(8 * PAGE)).unwrap();
+    let snapshot = space.freeze().unwrap();
+    let noted = || space.0.gate.write().not_copied.len();
+    let operations: [&dyn Fn(); 3] = [
+        &|| drop(space.fork().unwrap()),
+        &|| drop(space.freeze().unwrap()),
+        &|| space.restore(&snapshot).unwrap(),
+    ];
+    for operation in operations {
+        for page in 0..3 {
+            drop(space.pin(at + page * PAGE, PAGE, AtFork::Refuse).unwrap());
+        }
+        assert_eq!(noted(), 3);
+        operation();
+        assert_eq!(noted(), 0);
+    }
+}
+
 /// The fork comes before the pin. While the pin walks to the leaf, a store copies the leaf and
 /// releases the old one, with its validity from before the fork.
 // spec: F1
