@@ -506,6 +506,8 @@ impl Drop for SpaceInner {
         // No handle, no accessor and no revoker is left: a revoker holds an `Arc` of the space
         // while it works.
         let (vmas, files) = self.gate.get_mut().close();
+        self.changes = Changes::default();
+        self.dirty = DirtyLog::default();
         let pool = &self.pool;
         self.code.end(&self.pool.watched);
         self.nodes().put(self.root, table::ROOT_LEVEL);
