@@ -12,8 +12,9 @@
 //! again. If the group cannot pay for one more range, the pages after the cut stop being clean,
 //! too.
 //!
-//! The mutex of the log is taken inside sections and under the gate's writer lock, and no lock is
-//! taken under it.
+//! The mutex of the log is taken inside sections and under the gate's writer lock. Under it, the
+//! thread charges the group without waiting, and gives back charges. That takes the lock of the
+//! group tree, for an error, and locks that are further in.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
