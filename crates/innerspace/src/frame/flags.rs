@@ -19,7 +19,9 @@
 //!
 //! WAITERS changes under its queue's lock. In a leaf of a page table bit 4 is COALESCED. An
 //! accessor sets it, and the thread that makes all accessors forget the leaf clears it. Each does
-//! so under the gate's writer mutex.
+//! so under the gate's writer mutex. In any node of a page table bit 5 is PINNED. A pin sets it on
+//! the path to its pages, and a fork or restore that finds no pinned page in or below the node
+//! clears it. Both hold that mutex, too.
 //!
 //! Outside `frame`, only the atomic setters of [`Flags`] are visible. The plain setter is for
 //! frames that no other thread can see ([`super::owned::OwnedFrame`]): I2.
