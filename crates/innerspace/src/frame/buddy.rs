@@ -73,10 +73,14 @@ impl Buddy {
     /// splits it and takes the lower half. Memory that was never used is taken last. The block's
     /// first frame gets `Kind::Magazine` or `Kind::Fresh`: free, but in no list.
     pub(super) fn take(&mut self, metas: &[Meta], order: u8) -> Option<FrameId> {
-        match (order..=MAX_ORDER).find(|list| self.has_block(*list)) {
-            Some(list) => Some(self.take_listed(metas, list, order)),
-            None => self.take_untouched(metas, order),
-        }
+        self.take_from_lists(metas, order)
+            .or_else(|| self.take_untouched(metas, order))
+    }
+
+    /// Takes a block from the list of the smallest order that is large enough.
+    fn take_from_lists(&mut self, metas: &[Meta], order: u8) -> Option<FrameId> {
+        let list = (order..=MAX_ORDER).find(|list| self.has_block(*list))?;
+        Some(self.take_listed(metas, list, order))
     }
 
     /// Takes a block of this order from the list `list`, which is not empty and whose order is at
@@ -92,18 +96,30 @@ impl Buddy {
         id
     }
 
-    /// Takes the lowest block of this order of the memory that was never given out. Memory that is
-    /// skipped for the sake of alignment goes to the lists.
+    /// Takes the lowest block of this order that has memory which was never given out. Such memory
+    /// that is skipped for the sake of alignment goes to the lists.
     fn take_untouched(&mut self, metas: &[Meta], order: u8) -> Option<FrameId> {
         let start = self.untouched.start.next_multiple_of(1 << order);
+        if start > self.untouched.end {
+            return None;
+        }
+        let skipped = self.untouched.start..start;
+        if !skipped.is_empty() {
+            self.free -= skipped.len() as u32;
+            self.untouched.start = start;
+            self.give_run(metas, skipped);
+            // If the frames below them are free, the skipped frames have completed a block.
+            let whole = self.take_from_lists(metas, order);
+            if whole.is_some() {
+                return whole;
+            }
+        }
         let end = start + (1 << order);
         if end > self.untouched.end {
             return None;
         }
-        let skipped = self.untouched.start..start;
-        self.free -= end - self.untouched.start;
+        self.free -= 1 << order;
         self.untouched.start = end;
-        self.give_run(metas, skipped);
         set_taken(&metas[start as usize], order, Kind::Fresh);
         Some(FrameId(start))
     }
@@ -364,6 +380,37 @@ mod tests {
         singles.sort_unstable_by_key(|id| id.0);
         assert!(singles.into_iter().eq((2..512).map(FrameId)));
         assert_eq!(arena.1.untouched.start, 1024);
+    }
+
+    #[test]
+    fn a_block_that_the_untouched_memory_ends_in_is_whole_again_once_its_beginning_is_free() {
+        // Of 1025 frames, the last one is behind the block.
+        for (frames, last) in [(1024, 512_u32), (1025, 512), (256, 128)] {
+            let (metas, mut buddy) = arena_of(frames);
+            let order = (last.trailing_zeros() as u8).min(MAX_ORDER);
+            let mut used = vec![FrameId::ZERO; last as usize + 40];
+            assert_eq!(buddy.take_singles(&metas, &mut used), used.len());
+            assert_eq!(buddy.take(&metas, order), None);
+            assert_eq!(buddy.free(), frames - 1 - used.len() as u32);
+            buddy.give_singles(&metas, &mut used[last as usize..]);
+            assert_eq!(buddy.take(&metas, order), None, "one frame is in use");
+            buddy.give(&metas, FrameId(last), 0);
+            assert_eq!(buddy.take(&metas, order), Some(FrameId(last)));
+            assert_eq!(metas[last as usize].kind(), Kind::Magazine);
+            assert_eq!(buddy.free(), frames - last - (1 << order));
+            buddy.validate(&metas, |_, _| ());
+        }
+    }
+
+    #[test]
+    fn a_block_of_used_and_untouched_frames_is_taken_before_one_of_untouched_frames_alone() {
+        let (metas, mut buddy) = arena_of(2048);
+        let mut used = vec![FrameId::ZERO; 600];
+        assert_eq!(buddy.take_singles(&metas, &mut used), 600);
+        buddy.give_singles(&metas, &mut used[511..]);
+        assert_eq!(buddy.take(&metas, MAX_ORDER), Some(FrameId(512)));
+        assert_eq!(buddy.take(&metas, MAX_ORDER), Some(FrameId(1024)));
+        assert_eq!(metas[1024].kind(), Kind::Fresh);
     }
 
     #[test]
