@@ -90,14 +90,14 @@ impl Buddy {
         let id = first.expect("the chosen list has a block");
         self.free -= 1 << list;
         for half in (order..list).rev() {
-            self.insert(metas, FrameId(id.0 + (1 << half)), half);
+            self.insert(metas, FrameId(id.0 + (1 << half)), half, End::Front);
         }
         set_taken(&metas[id.index()], order, Kind::Magazine);
         id
     }
 
     /// Takes the lowest block of this order that has memory which was never given out. Such memory
-    /// that is skipped for the sake of alignment goes to the lists.
+    /// that is skipped for the sake of alignment goes to the ends of the lists.
     fn take_untouched(&mut self, metas: &[Meta], order: u8) -> Option<FrameId> {
         let start = self.untouched.start.next_multiple_of(1 << order);
         if start > self.untouched.end {
@@ -107,7 +107,9 @@ impl Buddy {
         if !skipped.is_empty() {
             self.free -= skipped.len() as u32;
             self.untouched.start = start;
-            self.give_run(metas, skipped);
+            for (id, order) in blocks_of(skipped) {
+                self.give_at(metas, id, order, End::Back);
+            }
             // If the frames below them are free, the skipped frames have completed a block.
             let whole = self.take_from_lists(metas, order);
             if whole.is_some() {
@@ -188,7 +190,13 @@ impl Buddy {
     }
 
     /// Takes a block back, and merges it with its buddy as long as the buddy is free and whole.
-    pub(super) fn give(&mut self, metas: &[Meta], mut id: FrameId, mut order: u8) {
+    pub(super) fn give(&mut self, metas: &[Meta], id: FrameId, order: u8) {
+        self.give_at(metas, id, order, End::Front);
+    }
+
+    /// Takes a block back as [`Buddy::give`] does, and puts the merged block at this end of its
+    /// list.
+    fn give_at(&mut self, metas: &[Meta], mut id: FrameId, mut order: u8, end: End) {
         while order < MAX_ORDER {
             let buddy = FrameId(id.0 ^ (1 << order));
             // The zero frame's kind keeps frame 1 from merging with it. The frames behind those
@@ -205,14 +213,14 @@ impl Buddy {
             id = FrameId(id.0.min(buddy.0));
             order += 1;
         }
-        self.insert(metas, id, order);
+        self.insert(metas, id, order, end);
     }
 
-    fn insert(&mut self, metas: &[Meta], id: FrameId, order: u8) {
+    fn insert(&mut self, metas: &[Meta], id: FrameId, order: u8, end: End) {
         let meta = &metas[id.index()];
         meta.set_order(order);
         meta.set_kind(Kind::Free);
-        self.lists[usize::from(order)].push(metas, id, End::Front);
+        self.lists[usize::from(order)].push(metas, id, end);
         self.free += 1 << order;
     }
 }
@@ -411,6 +419,18 @@ mod tests {
         assert_eq!(buddy.take(&metas, MAX_ORDER), Some(FrameId(512)));
         assert_eq!(buddy.take(&metas, MAX_ORDER), Some(FrameId(1024)));
         assert_eq!(metas[1024].kind(), Kind::Fresh);
+    }
+
+    #[test]
+    fn frames_that_an_aligned_block_passes_over_come_after_used_ones_of_the_same_order() {
+        let (metas, mut buddy) = arena_of(2048);
+        let mut used = [FrameId::ZERO; 383];
+        assert_eq!(buddy.take_singles(&metas, &mut used), 383);
+        buddy.give_singles(&metas, &mut used[127..255]);
+        assert_eq!(buddy.take(&metas, MAX_ORDER), Some(FrameId(512)));
+        for first in [128, 384] {
+            assert_eq!(buddy.take(&metas, 7), Some(FrameId(first)));
+        }
     }
 
     #[test]
