@@ -409,7 +409,7 @@ mod for_tests {
             self.allocator.drains()
         }
 
-        /// Returns the number of free frames in buddy lists.
+        /// Returns the number of free frames that are in no magazine.
         pub(crate) fn listed_frames(&self) -> u32 {
             self.allocator.listed_frames()
         }

@@ -5,7 +5,8 @@
 //! with plain loads and stores (`sync::per_thread` has the protocol). All further threads share a
 //! few magazines, each with a mutex. The magazines outlive all threads: the next thread with a
 //! number finds the frames that the previous one left, so a thread that ends loses nothing and
-//! needs no destructor.
+//! needs no destructor. In this file, the buddy lists include the memory that was never given out,
+//! which [`Buddy`] keeps as a range.
 //!
 //! The frame that was freed last is given out first, while it is still warm in the processor's
 //! cache. A full magazine gives its colder half to the buddy lists, and an empty one takes half its
@@ -300,7 +301,7 @@ mod for_tests {
     use super::*;
 
     impl Allocator {
-        /// Returns the number of free frames in lists.
+        /// Returns the number of free frames that are in no magazine.
         pub(crate) fn listed_frames(&self) -> u32 {
             self.common.listed.load(Ordering::Relaxed)
         }

@@ -28,7 +28,7 @@
 //!
 //! | state | meaning |
 //! |---|---|
-//! | free | in a buddy list or a magazine |
+//! | free | in a buddy list or a magazine, or never given out |
 //! | owned | taken by one thread, which alone can reach it |
 //! | published | cached, anonymous, table or index node, as `Kind` says |
 //! | viewed-only | published, in no file, kept by views |
