@@ -12,9 +12,9 @@
 //! Two forms of the inner loops are tested against each other:
 //! - [`words::Words`]: relaxed atomic words. This form is portable, and model checkers, Miri and
 //!   ThreadSanitizer (`--cfg portable`) understand it.
-//! - [`assembly::Assembly`], for x86-64: moves of 64 bytes, aligned on the shared side, where the
+//! - [`assembly::Assembly`], for x86-64: moves of 64 bytes, aligned on each shared side, where the
 //!   processor has them. Otherwise `rep movsq` where both sides are aligned, and moves of words
-//!   where they are not. Pages are copied by `rep movsq`, and bytes filled by `rep stosq`.
+//!   where they are not. Bytes are filled by `rep stosq`.
 //!   `rep movsq` is defined as a sequence of moves of 8 bytes, and aligned moves of 8 bytes are
 //!   atomic. `rep movsb` promises nothing about words, so only [`copy_still`] uses it.
 //!

@@ -3,6 +3,7 @@
 //! Under Miri these tests need `-Zmiri-disable-weak-memory-emulation`, because that emulation
 //! breaks down where words and pieces of them are accessed in turn.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::form::head_of;
@@ -39,6 +40,14 @@ fn placed(bytes: &[u8], offset: usize) -> Vec<u8> {
     room
 }
 
+/// The number of words in a cache line.
+const LINE_WORDS: usize = 64 / WORD;
+
+/// Returns the place of the first word that begins a cache line.
+fn first_of_line<T>(words: &[T]) -> usize {
+    words.as_ptr().addr().wrapping_neg() % 64 / WORD
+}
+
 /// Compares the effect of the operations of form `F` on vectors with the expected effect.
 fn does_what_plain_copies_do<F: Form>(seed: u64) {
     let mut random = Random(seed);
@@ -68,21 +77,24 @@ fn does_what_plain_copies_do<F: Form>(seed: u64) {
             copy_by::<F, Target>(dst, src, len)
         });
         let (words, _) = new.as_chunks::<WORD>();
-        let mut words: Vec<_> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+        let words: Vec<_> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+        let mut shared_words = vec![0; words.len() + 64];
         let mut room = vec![!0; words.len() + 64];
+        // Half of the copies are of whole cache lines to whole cache lines.
+        let step = [1, LINE_WORDS][random.below(2)];
+        let count = words.len() / step * step;
+        let first = first_of_line(&shared_words) + from / step * step;
+        let to = first_of_line(&room) + to / step * step;
+        shared_words[first..first + count].copy_from_slice(&words[..count]);
         // SAFETY: both vectors have that many aligned words from there on.
         unsafe {
-            let to = room.as_mut_ptr().add(to);
-            F::words_across(to, words.as_mut_ptr(), words.len());
+            let source = shared_words.as_mut_ptr().add(first);
+            F::words_across(room.as_mut_ptr().add(to), source, count);
         }
-        let end = to + words.len();
-        assert_eq!(room[to..end], words, "{} words to {to}", words.len());
+        let end = to + count;
+        assert_eq!(room[to..end], words[..count], "{count} words to {to}");
         let mut around = room[..to].iter().chain(&room[end..]);
-        assert!(
-            around.all(|word| *word == !0),
-            "{} words to {to}",
-            words.len()
-        );
+        assert!(around.all(|word| *word == !0), "{count} words to {to}");
 
         // SAFETY: the range is inside the vector.
         unsafe { fill_by::<F>(shared.add(from), 0x5A, len) };
@@ -251,23 +263,36 @@ fn each_word_in_the_range_is_one_access() {
     }
 }
 
-/// Memory for which two threads race.
-struct Raced(Vec<AtomicU64>);
+/// Memory for which two threads race. It begins at a cache line.
+struct Raced {
+    room: Vec<AtomicU64>,
+    /// The part of the room that is used.
+    used: Range<usize>,
+}
 
 impl Raced {
     fn new(words: usize) -> Raced {
-        Raced((0..words).map(|_| AtomicU64::new(0)).collect())
+        let room: Vec<_> = (0..words + LINE_WORDS).map(|_| AtomicU64::new(0)).collect();
+        let first = first_of_line(&room);
+        Raced {
+            room,
+            used: first..first + words,
+        }
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        &self.room[self.used.clone()]
     }
 
     /// Returns the address of a byte, which must be inside the memory.
     fn at(&self, offset: usize) -> *mut u8 {
         // SAFETY: callers stay inside the words.
-        unsafe { self.0.as_ptr().cast_mut().cast::<u8>().add(offset) }
+        unsafe { self.words().as_ptr().cast_mut().cast::<u8>().add(offset) }
     }
 
     /// Writes every word once. All bytes of a word equal `byte`.
     fn write_words(&self, byte: u8) {
-        for word in &self.0 {
+        for word in self.words() {
             word.store(u64::from_ne_bytes([byte; WORD]), Ordering::Relaxed);
         }
     }
@@ -277,7 +302,7 @@ impl Raced {
     /// different sizes.
     fn range(&self, random: &mut Random) -> (usize, usize) {
         let step = if cfg!(miri) { WORD } else { 1 };
-        let (begin, end) = (random.below(16), self.0.len() * WORD - random.below(16));
+        let (begin, end) = (random.below(16), self.used.len() * WORD - random.below(16));
         (
             begin / step * step,
             (end - begin / step * step) / step * step,
@@ -289,7 +314,7 @@ impl Raced {
     /// Panics if a word is a mixture of two that were written.
     fn look(&self) -> u8 {
         let mut last = 0;
-        for word in &self.0[3..self.0.len() - 3] {
+        for word in &self.words()[3..self.used.len() - 3] {
             let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
             assert_whole(bytes);
             last = bytes[WORD - 1];
@@ -377,9 +402,13 @@ fn words_stay_whole<F: Form>(words: usize) {
     );
 
     // Third and fourth race: words are copied to words while the source is written, and then while
-    // the destination is read.
+    // the destination is read. Half of the copies are of all words, and so of whole cache lines if
+    // the memory consists of such.
     let copy = |random: &mut Random| {
-        let (begin, len) = raced.range(random);
+        let (begin, len) = match random.below(2) {
+            0 => (0, words * WORD),
+            _ => raced.range(random),
+        };
         let words = begin.div_ceil(WORD)..(begin + len) / WORD;
         let (to, from) = (other.at(words.start * WORD), raced.at(words.start * WORD));
         // SAFETY: both have that many aligned words from there on.
@@ -416,6 +445,7 @@ fn raced_words_stay_whole_in_the_portable_form() {
 #[test]
 fn raced_words_stay_whole_in_the_assembly_form() {
     words_stay_whole::<assembly::Assembly>(12);
+    words_stay_whole::<assembly::Assembly>(24);
     words_stay_whole::<assembly::Assembly>(30);
     words_stay_whole::<assembly::Assembly>(640);
 }
