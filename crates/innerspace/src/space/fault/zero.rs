@@ -21,7 +21,8 @@
 //! validity, which it lost by aging or never had (`fault_around`). This needs no block and no entry
 //! of a file: a thread that takes the page away changes the word, and then waits for sections. If
 //! the slot is empty and the mapping is of a file, or the access is a fetch, which needs a validity
-//! of its own, nothing is changed, and the fault is handled from its beginning.
+//! of its own, nothing is changed, and the fault is handled from its beginning. Nor is anything
+//! changed or counted if the page is valid by now: then the access finds it when it looks again.
 
 use crate::FrameId;
 use crate::space::core::space::SpaceInner;
@@ -66,6 +67,9 @@ pub(crate) fn load_by_short_way(
         return false;
     }
     let old = pte::load(slot);
+    if old.has(VALID_R) {
+        return false; // another thread was first, so this is no fault
+    }
     let is_empty = old == Pte::EMPTY;
     let new = match is_empty {
         true => word(space, VALID_R),

@@ -73,7 +73,7 @@ fn a_load_goes_the_short_way_where_it_knows_all_that_it_needs() {
     let mut a = space.accessor().unwrap();
     assert!(!loads_shortly(&mut a, at), "there is no leaf");
     assert_eq!(a.load::<u8>(at), Ok(0));
-    assert!(loads_shortly(&mut a, at), "there is a page");
+    assert!(!loads_shortly(&mut a, at), "there is a page");
     assert!(loads_shortly(&mut a, at + PAGE), "known for loads");
     a.store(at, 1u8).unwrap();
     assert!(loads_shortly(&mut a, at + 2 * PAGE), "known for stores");
@@ -127,7 +127,12 @@ fn a_present_page_gets_its_validity_by_the_short_way() {
     assert!(loads_shortly(&mut a, at + PAGE));
     assert_eq!(word(&space, at + PAGE), before.with(VALID_R));
     assert_eq!(faults(), earlier + 1);
+    assert!(
+        !loads_shortly(&mut a, at + PAGE),
+        "another thread was first"
+    );
     assert_eq!(a.load::<u8>(at + PAGE), Ok(7));
+    assert_eq!(faults(), earlier + 1);
     // The validity is not given where the mapping forbids loads.
     space
         .protect(at + 2 * PAGE, PAGE, Protection::NONE)
