@@ -5,9 +5,10 @@
 //! nothing shared is written. If the fast path does not find the page, or the access is at the
 //! page's beginning, [`Core::look_up`] continues. At a page's beginning it prefetches the next page
 //! and checks whether the leaf can be coalesced. For a missing page it first tries the short ways,
-//! which install a new page or the zero frame in one step in the section itself
-//! (`fault::anonymous`, `fault::zero`). Then it reads the mail and looks the leaf up in the table.
-//! If that does not find the page either, it leaves the section and handles the fault.
+//! which install a new page or the zero frame, or make a present page valid for loads, in one step
+//! in the section itself (`fault::anonymous`, `fault::zero`). Then it reads the mail and looks the
+//! leaf up in the table. If that does not find the page either, it leaves the section and handles
+//! the fault.
 
 use std::hint::cold_path;
 use std::marker::PhantomData;
@@ -327,8 +328,8 @@ impl Core {
     }
 
     /// Returns the page for a store that needs only a new page of the space's own, or for a load
-    /// that needs only the zero frame. Returns `None` if more must be done. The caller is in a
-    /// section before and after the call.
+    /// that needs only the zero frame, or read validity for a present page. Returns `None` if more
+    /// must be done. The caller is in a section before and after the call.
     #[inline]
     fn by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         let (translator, vmas) = (&self.translator, &mut self.vmas);

@@ -26,9 +26,9 @@
 //! only if there is none.
 //!
 //! After its last step, the fault leaves the leaf in the accessor's translator, so that the access
-//! hits. In anonymous memory, usually only the first fault in a leaf comes here, and in files, the
-//! first in each window of fault-around. For the others see `anonymous` (stores) and `zero`
-//! (loads).
+//! hits. In anonymous memory, usually only the first fault in a leaf comes here, and of the loads
+//! of cached pages of files, usually the first in each window of fault-around. For the others see
+//! `anonymous` (stores) and `zero` (loads).
 
 use std::ops::Range;
 
