@@ -186,8 +186,8 @@ pub(crate) fn append_page(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<
 }
 
 /// Puts a complete page in its place, if that is one step under the mutex of the index. If not,
-/// frees the page. A log is mostly written by such steps, and `insert_complete` would take a tenth
-/// more time.
+/// frees the page. A log is mostly written by such steps, which take 6 % less time than the general
+/// `insert_complete`.
 #[inline(always)]
 fn insert_appended(core: &FileCore, block: u64, frame: FrameId) -> bool {
     // From here on reclaim may find the page, but sees that it is not (yet) in the index.
