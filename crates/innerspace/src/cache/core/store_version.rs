@@ -30,8 +30,8 @@ pub(crate) struct StoreVersion {
 struct State {
     /// The version of the cached contents.
     known: Option<Version>,
-    /// A different version that the store has reported since; `None` if it has reported none, or no
-    /// longer reports versions.
+    /// The first different version that the store has reported since; `None` if it has reported
+    /// none. A store that no longer reports versions is changed, too.
     now: Option<Version>,
 }
 
@@ -79,9 +79,14 @@ impl StoreVersion {
     /// change.
     pub(crate) fn note(&self, now: Option<Version>) -> bool {
         let mut state = self.state.lock();
-        let is_news = !self.is_changed() && now != state.known;
-        if is_news {
+        let differs = now != state.known;
+        // The first version that is reported after a change is kept, for the error, although an
+        // earlier query may have found that the store reports none.
+        if differs && state.now.is_none() {
             state.now = now;
+        }
+        let is_news = differs && !self.is_changed();
+        if is_news {
             self.is_changed.store(true, Ordering::Release);
         }
         is_news

@@ -302,6 +302,15 @@ fn a_store_that_stops_reporting_its_version_is_changed_once() {
     assert!(is_changed(file.sync_all()));
     file.sync_all().unwrap();
     assert!(is_changed(file.read_exact_at(&mut [0; 4], 0)));
+    // A version that the store reports later is named by the error.
+    store.bytes.change_externally(&[9; 10], 0).unwrap();
+    store.is_silent.store(false, Ordering::Relaxed);
+    file.sync_all().unwrap();
+    let newer = store.bytes.version().unwrap().unwrap();
+    match file.read_exact_at(&mut [0; 4], 0) {
+        Err(FileError::ChangedInPlace { was, now, .. }) => assert!(was != now && now == newer),
+        result => panic!("{result:?}"),
+    }
     file.invalidate(..).unwrap();
     file.read_exact_at(&mut [0; 4], 0).unwrap();
     file.sync_all().unwrap();
