@@ -30,9 +30,11 @@ impl Cache {
                 file.id.name
             );
             drop(dirty);
+            // Otherwise `publish` would have repaired what is checked here.
             assert_eq!(
-                published.behind, counts.behind,
-                "blocks of {} that are not synced",
+                (published.dirty, published.behind),
+                (counts.dirty, counts.behind),
+                "blocks of {} that are dirty, and that are not synced",
                 file.id.name
             );
             let is_file = |other: &Arc<FileCore>| Arc::ptr_eq(other, file);
