@@ -109,8 +109,9 @@ pub(crate) struct DaxCore {
     pub(super) syncing: Mutex<()>,
     /// Failures to make stores durable. Each is reported once to each handle.
     pub(super) errors: ErrorSequence<DaxError>,
-    /// The number of times that the host has failed to write since it was last made to consider all
-    /// dirty pages changed. Unless this is 0, the host may consider dirty pages clean.
+    /// The number of times that the host has failed to write, or to free blocks, since it was last
+    /// made to consider all dirty pages changed. Unless this is 0, the host may consider dirty
+    /// pages clean, or they may have lost their blocks.
     pub(super) host_forgot: AtomicU64,
     /// The ranges in which an entry may be dirty.
     pub(super) dirty: DirtyRanges,

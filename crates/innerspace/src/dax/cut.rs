@@ -285,7 +285,12 @@ impl DaxCore {
         if removal == Removal::Free {
             // Pages in between that have no entry are being cut, too, so no thread reaches them.
             let (first, last) = (&batch[0], &batch[batch.len() - 1]);
-            self.free_blocks(first.first().max(pages.start)..last.pages().end.min(pages.end))?;
+            let cut = first.first().max(pages.start)..last.pages().end.min(pages.end);
+            self.free_blocks(cut).inspect_err(|_| {
+                // The host may have freed some of the blocks, and their entries stay dirty. Until
+                // the host is reminded of them, a store to a dirty page asks for room again.
+                self.host_forgot.fetch_add(1, Ordering::SeqCst);
+            })?;
         }
         batch.drain(..).for_each(Locked::remove);
         Ok(())

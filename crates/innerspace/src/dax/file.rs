@@ -291,7 +291,8 @@ impl DaxFile {
 
     /// Shortens or lengthens the file; new bytes are a hole. Once this has returned, no access
     /// reads or writes pages that were cut off. Waits up to ten seconds for pins of bytes that are
-    /// cut off; in a [`Task`](crate::Task) it does not wait.
+    /// cut off; in a [`Task`](crate::Task) it does not wait. If shortening fails, the length is
+    /// unchanged, but some of the bytes past `len` may be zeros already.
     ///
     /// There is no `try_` form: a cut waits until no access uses the pages it removes, and any
     /// change of a host file's length is a call to the host.
@@ -315,7 +316,8 @@ impl DaxFile {
     }
 
     /// Zeroes bytes, and gives whole pages of them back to the device. The length is unchanged.
-    /// Waits for pins as [`DaxFile::set_len`] does.
+    /// Waits for pins as [`DaxFile::set_len`] does. If this fails in the middle, some of the bytes
+    /// may be zeros already, and the others are unchanged.
     ///
     /// There is no `try_` form, for the reasons given at [`DaxFile::set_len`].
     ///

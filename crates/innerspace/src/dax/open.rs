@@ -117,6 +117,19 @@ impl HostFile {
         resized
     }
 
+    /// Makes these bytes, which are whole pages, a hole.
+    ///
+    /// # Errors
+    /// The host's error; some of the pages may be a hole.
+    pub(crate) fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
+        shared::faulty::ask(
+            shared::faulty::Call::Punch,
+            offset as usize..(offset + len) as usize,
+        )?;
+        sys::punch(&self.file, offset, len)
+    }
+
     /// Writes all of `buf` by a call to the host, which lengthens the file if needed.
     ///
     /// # Errors

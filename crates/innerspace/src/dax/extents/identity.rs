@@ -203,7 +203,7 @@ impl ExtentMap for IdentityMap {
         if let Err(error) = self.check_len(page) {
             // If the file system cannot punch holes past the end, the block stays until the file's
             // length changes.
-            let _ = sys::punch(&self.host.file, bytes(page), bytes(pages));
+            let _ = self.host.punch(bytes(page), bytes(pages));
             self.known.lock().change(range, None);
             return Err(error);
         }
@@ -215,8 +215,9 @@ impl ExtentMap for IdentityMap {
         if pages.is_empty() {
             return Ok(());
         }
-        let len = bytes(pages.end - pages.start);
-        let done = sys::punch(&self.host.file, bytes(pages.start), len);
+        let done = self
+            .host
+            .punch(bytes(pages.start), bytes(pages.end - pages.start));
         let content = done.is_ok().then_some(Content::Hole);
         self.known.lock().change(pages, content);
         done

@@ -69,7 +69,7 @@ fn failing_syncs(mut touch: impl FnMut(Range<usize>) -> Result<()> + 'static) ->
             seen.borrow_mut().push(bytes);
             Ok(())
         }
-        Call::Room | Call::Allocate | Call::Write | Call::SetLen => Ok(()),
+        Call::Room | Call::Allocate | Call::Write | Call::SetLen | Call::Punch => Ok(()),
     });
     Syncs {
         fail,

@@ -9,7 +9,7 @@ use super::reminding::{create, cut, path_in};
 use super::*;
 use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
-use crate::sys::file::disk_dir;
+use crate::sys::file::{self as sys, disk_dir};
 use crate::sys::shared::faulty::{Answered, Call, answer};
 
 /// Creates a file of this many clean pages, all bytes of which are 7.
@@ -237,6 +237,40 @@ fn a_store_to_what_the_host_forgot_asks_for_room_again() {
     file.sync_all().unwrap();
     assert_eq!(asks(), 1, "it is clean");
     assert_eq!(asks(), 0, "it is dirty again");
+}
+
+/// Otherwise a store to a page that has become a hole could raise a signal.
+#[test]
+fn a_store_after_a_punch_that_failed_asks_for_room_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = path_in(&folder);
+    let file = create(&path, DaxSetup::default());
+    file.write_at(&[7; 4 * PAGE_SIZE], 0).unwrap();
+    let other = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let host = answer(move |call, bytes| match call {
+        Call::Punch => {
+            sys::punch(&other, bytes.start as u64, 2 * PAGE).unwrap();
+            Err(Error::other("the other pages cannot be freed"))
+        }
+        _ => Ok(()),
+    });
+    file.punch(..).unwrap_err();
+    drop(host);
+    let expected = [[0; 2 * PAGE_SIZE], [7; 2 * PAGE_SIZE]].concat();
+    assert!(contents(&file) == expected);
+    assert_eq!(file.stats().dirty.0, 4);
+    let full = without_room(PAGE_SIZE, || Ok(()));
+    let error = file.write_at(&[1], PAGE).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StorageFull);
+    let fault = file
+        .core()
+        .fault(1, FaultKind::Write, Reach::Pages { end: 2 }, 0);
+    assert_eq!(fault.unwrap_err().kind(), ErrorKind::StorageFull);
+    drop(full);
+    file.sync_all().unwrap();
+    assert_eq!(file.core().host_forgot.load(Ordering::SeqCst), 0);
+    file.punch(..).unwrap();
+    assert!(contents(&file).iter().all(|byte| *byte == 0));
 }
 
 #[test]

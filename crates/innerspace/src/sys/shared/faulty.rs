@@ -19,6 +19,8 @@ pub(crate) enum Call {
     Write,
     /// A change of the length of a file that is mapped, with the bytes that it is to have.
     SetLen,
+    /// The freeing of pages of a file that is mapped, with the bytes of the file.
+    Punch,
 }
 
 type Answer = Box<dyn FnMut(Call, Range<usize>) -> io::Result<()>>;
