@@ -296,6 +296,8 @@ impl DaxCore {
         Ok(())
     }
 
+    /// Turns pages into a hole. An error names the first of these pages, though the host may have
+    /// failed at a later one.
     fn free_blocks(&self, pages: Range<u64>) -> Result<(), DaxError> {
         let offset = DaxCore::offset(pages.start);
         self.parts
