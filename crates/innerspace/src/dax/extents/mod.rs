@@ -81,9 +81,9 @@ pub(crate) trait ExtentMap: Send + Sync {
         false
     }
 
-    /// Sets the file's length. By then the pages that are cut off have been freed, and the bytes
-    /// past the shorter of both lengths in its last page are zeros. By default no length is kept,
-    /// and this does nothing.
+    /// Sets the file's length. By then the pages that are cut off have been freed. Before the file
+    /// grows, the bytes past its end in its last page have been zeroed; when it shrinks, the map
+    /// must not rely on that. By default no length is kept, and this does nothing.
     fn set_len(&self, _bytes: u64) -> io::Result<()> {
         Ok(())
     }
