@@ -81,9 +81,10 @@ impl Entries {
 
     /// Locks the entry of `page`, or the one that `wanted` describes. Sleeps if `wait` allows it;
     /// then the caller must have no section open, and no entry of a later page locked. Returns
-    /// `None` if there is no such entry, if the whole range is wanted and one of its pages has an
-    /// entry, or if the entry is locked and the caller may not wait. A node that is needed is taken
-    /// from `spare`.
+    /// `None` if there is no such entry, or if the entry is locked and the caller may not wait. If
+    /// the whole range is wanted, returns `None` also if the range has a node that could not be
+    /// unlinked: one of its pages has an entry, or another thread has just linked the node. A node
+    /// that is needed is taken from `spare`.
     ///
     /// # Errors
     /// There is no memory for a node.
