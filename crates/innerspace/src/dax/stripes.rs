@@ -115,6 +115,9 @@ impl DirtyRanges {
     /// Removes and returns the ranges that contain any of these pages, in the order of their pages.
     pub(super) fn take(&self, pages: &Range<u64>) -> Vec<u64> {
         let mut taken = Vec::new();
+        if pages.is_empty() {
+            return taken;
+        }
         let within = range_start(pages.start)..pages.end;
         for Stripe(ranges) in &self.stripes {
             taken.extend(ranges.lock().extract_if(within.clone(), |_| true));
@@ -142,7 +145,9 @@ mod tests {
         // The pages are from the middle of a range to the middle of another.
         let some = firsts[2] + 7..firsts[7] + 1;
         assert_eq!(ranges.take(&some), firsts[2..8]);
-        assert_eq!(ranges.take(&(0..0)), [0; 0]);
+        for none in [0..0, 5..5] {
+            assert_eq!(ranges.take(&none), [0; 0]);
+        }
         assert_eq!(ranges.take(&(5..u64::MAX)).len(), 34);
         assert_eq!((ranges.all(), ranges.len()), (Vec::new(), 0));
     }

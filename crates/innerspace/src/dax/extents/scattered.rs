@@ -150,6 +150,9 @@ impl ScatteredMap {
     }
 
     fn remove(&self, pages: Range<u64>) {
+        if pages.is_empty() {
+            return;
+        }
         let mut removed = Vec::new();
         for stripe in 0..STRIPES {
             self.change(stripe, |ranges| ranges.remove(&pages, &mut removed));
