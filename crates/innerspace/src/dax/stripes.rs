@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::entry::LARGE_SHIFT;
+use super::entry::{LARGE_PAGES, LARGE_SHIFT};
 use super::grab::range_start;
 use crate::stats::thread_number;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +18,15 @@ pub(super) const STRIPES: usize = 16;
 pub(super) fn stripe_of(page: u64) -> usize {
     let mixed = (page >> LARGE_SHIFT).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> (u64::BITS - STRIPES.ilog2())) as usize
+}
+
+/// Returns the stripes that may have a range of these pages: one if they are all in one range,
+/// otherwise all.
+pub(super) fn stripes_of(pages: &Range<u64>) -> Range<usize> {
+    match pages.end <= range_start(pages.start) + LARGE_PAGES {
+        true => stripe_of(pages.start)..stripe_of(pages.start) + 1,
+        false => 0..STRIPES,
+    }
 }
 
 /// A value aligned to two cache lines, because the processor prefetches the adjacent line too.
@@ -119,7 +128,7 @@ impl DirtyRanges {
             return taken;
         }
         let within = range_start(pages.start)..pages.end;
-        for Stripe(ranges) in &self.stripes {
+        for Stripe(ranges) in &self.stripes[stripes_of(pages)] {
             taken.extend(ranges.lock().extract_if(within.clone(), |_| true));
         }
         self.len.fetch_sub(taken.len() as u64, Ordering::SeqCst);
@@ -130,7 +139,6 @@ impl DirtyRanges {
 
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests {
-    use super::super::entry::LARGE_PAGES;
     use super::*;
 
     #[test]
@@ -150,6 +158,22 @@ mod tests {
         }
         assert_eq!(ranges.take(&(5..u64::MAX)).len(), 34);
         assert_eq!((ranges.all(), ranges.len()), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn pages_of_one_range_have_one_stripe() {
+        for first in (0..40).map(|number| number * LARGE_PAGES) {
+            let stripe = stripe_of(first)..stripe_of(first) + 1;
+            for pages in [
+                first..first + 1,
+                first..first + 512,
+                first + 511..first + 512,
+            ] {
+                assert_eq!(stripes_of(&pages), stripe);
+            }
+            assert_eq!(stripes_of(&(first + 511..first + 513)), 0..STRIPES);
+        }
+        assert_eq!(stripes_of(&(0..u64::MAX)), 0..STRIPES);
     }
 
     #[test]

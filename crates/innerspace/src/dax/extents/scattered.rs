@@ -6,7 +6,7 @@ use std::io;
 use std::ops::Range;
 
 use super::super::device::DaxDevice;
-use super::super::stripes::{STRIPES, Stripe, stripe_of, stripes};
+use super::super::stripes::{Stripe, stripe_of, stripes, stripes_of};
 use super::blocks::{Blocks, Taken};
 use super::range::{RangeMap, Run};
 use super::{Extent, ExtentMap, LARGE_PAGES, NoBlock};
@@ -154,7 +154,7 @@ impl ScatteredMap {
             return;
         }
         let mut removed = Vec::new();
-        for stripe in 0..STRIPES {
+        for stripe in stripes_of(&pages) {
             self.change(stripe, |ranges| ranges.remove(&pages, &mut removed));
         }
         for run in removed {
