@@ -163,8 +163,11 @@ fn a_file_that_cannot_grow_stays_as_long_as_it_was() {
 #[test]
 fn bytes_stored_past_the_end_do_not_come_back_when_the_file_grows() {
     let memory = tempfile::tempdir_in("/dev/shm").ok();
-    for folder in [Some(disk_dir()), memory].into_iter().flatten() {
-        let file = clean(&path_in(&folder), 2);
+    let folders = [Some(disk_dir()), memory].into_iter().flatten();
+    let over_host = folders.map(|folder| clean(&path_in(&folder), 2));
+    let on_device = file(&pool(64), &device(16), 0);
+    on_device.write_at(&[7; 2 * PAGE_SIZE], 0).unwrap();
+    for file in over_host.chain([on_device]) {
         let ways: [Grow; 2] = [
             |file| file.set_len(2 * PAGE + 1),
             |file| file.write_at(&[0], 2 * PAGE),
@@ -175,7 +178,8 @@ fn bytes_stored_past_the_end_do_not_come_back_when_the_file_grows() {
             let reach = Reach::Pages { end: 2 };
             let page = file.core().fault(1, FaultKind::Write, reach, 0).unwrap();
             assert!(page.is_dirty());
-            file.device().write(PAGE + 50, &[9; 500]);
+            let block = file.core().look_up_extent(1, 1, PAGE).unwrap().at.unwrap();
+            file.device().write(block * PAGE + 50, &[9; 500]);
             drop(page);
             grow(&file).unwrap();
             let mut expected = [&[7; PAGE_SIZE + 50][..], &[9; 50]].concat();
