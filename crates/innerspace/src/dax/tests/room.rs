@@ -349,3 +349,32 @@ fn a_write_that_is_cut_short_leaves_no_room_behind_the_end() {
     expected.resize(4 * PAGE_SIZE, 9);
     assert!(contents(&file) == expected);
 }
+
+#[test]
+fn a_write_that_is_cut_short_and_cannot_be_cut_back_leaves_the_file_in_order() {
+    for refused in [2, 4] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = path_in(&folder);
+        let file = clean(&path, 2);
+        let lengths = Cell::new(0);
+        let host = answer(move |call, bytes| match call {
+            Call::Room if bytes.contains(&(refused * PAGE_SIZE)) => {
+                Err(Error::from_raw_os_error(libc::EFAULT))
+            }
+            Call::SetLen if lengths.replace(lengths.get() + 1) > 0 => Err(ErrorKind::Other.into()),
+            _ => Ok(()),
+        });
+        file.write_at(&[9; 6 * PAGE_SIZE], 2 * PAGE).unwrap_err();
+        drop(host);
+        assert_eq!(path.metadata().unwrap().len(), 8 * PAGE, "not cut back");
+        let mut expected = vec![7; 2 * PAGE_SIZE];
+        expected.resize(refused * PAGE_SIZE, 9);
+        assert!(contents(&file) == expected, "refused at {refused}");
+        file.sync_all().unwrap();
+        // The file is as long as if another program had lengthened it.
+        file.set_len(6 * PAGE + 1).unwrap();
+        assert_eq!(path.metadata().unwrap().len(), 6 * PAGE + 1);
+        expected.resize(6 * PAGE_SIZE + 1, 0);
+        assert!(contents(&file) == expected);
+    }
+}
