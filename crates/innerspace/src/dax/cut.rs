@@ -173,9 +173,25 @@ impl DaxCore {
 
     /// Zeroes bytes of pages that are not removed.
     pub(super) fn clear(&self, bytes: Range<u64>) -> Result<(), DaxError> {
-        self.for_each_part(bytes, |locked, page, at, len| {
+        let end = match self.parts.host.as_ref().filter(|_| self.is_guarded()) {
+            // Zeros are written by calls, which would lengthen the host's file past its end. What
+            // another process has cut off is missed by these calls, or when the file grows.
+            Some(host) => {
+                let now = host.len_now();
+                let now = now.map_err(self.failed(DaxAction::Query, bytes.start))?;
+                bytes.end.min(now.max(self.size()))
+            }
+            None => bytes.end,
+        };
+        self.for_each_part(bytes.start..end, |locked, page, at, len| {
             self.make_block(locked, page, Wait::Yes, |_| Ok(()))?;
-            self.parts.device.zero(at, len);
+            match self.is_guarded() {
+                true => {
+                    let zeros = &[0; PAGE_SIZE][..len as usize];
+                    self.write_device(at, zeros, DaxCore::offset(page) + at % PAGE_SIZE as u64)?;
+                }
+                false => self.parts.device.zero(at, len),
+            }
             self.written_in_place(page..page + 1);
             Ok(())
         })

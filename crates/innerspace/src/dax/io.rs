@@ -362,7 +362,7 @@ impl DaxCore {
         Ok(())
     }
 
-    fn write_device(&self, at: u64, from: &[u8], offset: u64) -> Result<(), DaxError> {
+    pub(super) fn write_device(&self, at: u64, from: &[u8], offset: u64) -> Result<(), DaxError> {
         match self.parts.host.as_ref().filter(|_| self.is_guarded()) {
             None => self.parts.device.write(at, from),
             Some(host) => {

@@ -2,10 +2,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::io::{Error, ErrorKind, Result};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::rc::Rc;
 
-use super::reminding::{create, cut, path_in};
+use super::reminding::{create, create_guarded, cut, path_in};
 use super::*;
 use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
@@ -377,4 +378,50 @@ fn a_write_that_is_cut_short_and_cannot_be_cut_back_leaves_the_file_in_order() {
         expected.resize(6 * PAGE_SIZE + 1, 0);
         assert!(contents(&file) == expected);
     }
+}
+
+#[test]
+fn the_end_of_a_guarded_file_that_another_process_cut_is_not_zeroed() {
+    type Change = fn(&DaxFile) -> std::result::Result<(), DaxError>;
+    let changes: [Change; 5] = [
+        |file| file.set_len(2 * PAGE + 10),
+        |file| file.set_len(4 * PAGE),
+        |file| file.write_at(&[1], 4 * PAGE),
+        |file| file.punch(2 * PAGE + 10..2 * PAGE + 20),
+        |file| file.punch(PAGE..2 * PAGE + 20),
+    ];
+    for change in changes {
+        let folder = tempfile::tempdir().unwrap();
+        let path = path_in(&folder);
+        let file = create_guarded(&path);
+        // The pages are dirty, so the host is not asked for room.
+        file.write_at(&[7; 2 * PAGE_SIZE + 100], 0).unwrap();
+        cut(&path, PAGE);
+        let text = change(&file).unwrap_err().to_string();
+        assert!(text.contains("now ends at 4,096"), "{text}");
+        assert_eq!(path.metadata().unwrap().len(), PAGE, "{text}");
+        assert_eq!(file.len(), 2 * PAGE + 100);
+    }
+}
+
+#[test]
+fn the_end_of_a_guarded_file_is_zeroed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = path_in(&folder);
+    let file = create_guarded(&path);
+    file.write_at(&[7; 2 * PAGE_SIZE], 0).unwrap();
+    let mut expected = contents(&file);
+    file.punch(10..20).unwrap();
+    expected[10..20].fill(0);
+    file.set_len(PAGE + 100).unwrap();
+    assert_eq!(path.metadata().unwrap().len(), PAGE + 100);
+    // Another process lengthens the host's file.
+    let other = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    other.write_all_at(&[9; 50], PAGE + 100).unwrap();
+    file.write_at(&[1], 3 * PAGE).unwrap();
+    expected.truncate(PAGE_SIZE + 100);
+    expected.resize(3 * PAGE_SIZE, 0);
+    expected.push(1);
+    assert!(contents(&file) == expected);
+    assert!(std::fs::read(&path).unwrap() == expected);
 }
