@@ -37,15 +37,16 @@
 //! | which stores a request may call | `owners/owner.rs`, `Io`; `alloc/request.rs`, `reclaim_io` |
 //! | when the background frees and writes | `background/steps.rs` |
 //!
-//! **The order in which the pages of a scan, a read from beginning to end, are evicted.** New blocks
-//! come to the head of their group's inactive list, a batch at a time (`lists/batch.rs`, and
-//! `add_run` in `lists/lru.rs`). Reclaim isolates clusters of at most 256 frames (`MOST_CLUSTER` in
-//! `evict/passes.rs`) from the tail, the oldest first (`isolate` in `lists/lru.rs`). Those that `verdict`
-//! chooses for eviction are sorted by file and block number (`by_owner` in `evict/cluster.rs`), so
-//! that neighbours are written and freed together: the order inside a cluster is that of the file,
-//! not of age. An active block goes to the inactive list first, to its head or to its tail as the
-//! policy says (`balance` in `evict/passes.rs`). Aging (`evict/aging.rs`), which looks at mapped
-//! pages before memory is full, leaves the unused ones at the tail, in their order.
+//! **The order in which the pages of a scan, a read from beginning to end, are evicted.** New
+//! blocks come to the head of their group's inactive list, a batch at a time (`lists/batch.rs`,
+//! and `add_run` in `lists/lru.rs`). Reclaim isolates clusters of at most 256 frames
+//! (`MOST_CLUSTER` in `evict/passes.rs`) from the tail, the oldest first (`isolate` in
+//! `lists/lru.rs`). Those that `verdict` chooses for eviction are sorted by file and block
+//! number (`by_owner` in `evict/cluster.rs`), so that neighbours are written and freed
+//! together: the order inside a cluster is that of the file, not of age. An active block goes
+//! to the inactive list first, to its head or to its tail as the policy says (`balance` in
+//! `evict/passes.rs`). Aging (`evict/aging.rs`), which looks at mapped pages before memory is
+//! full, leaves the unused ones at the tail, in their order.
 //!
 //! **Key types.** [`Pool`]; [`PoolFrame`]: an owned frame with its charge; [`AllocMode`]: how far a
 //! request may go; [`Owner`]: a file that can age, clean and evict its frames; [`Retired`]: what
