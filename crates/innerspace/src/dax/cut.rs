@@ -107,8 +107,8 @@ impl DaxCore {
         if self.parts.extents.is_parted_by(&(first..last)) {
             self.pay_ahead(Wait::Yes)?;
         }
-        // The step for which the host may have no room comes first: if it has none, nothing is
-        // lost. The pages have to stay dirty until they are cleared: after a sync the host would
+        // The step for which the host may have no room comes first: if the host has none, nothing
+        // is lost. The pages have to stay dirty until they are cleared: after a sync the host would
         // need room again.
         let _no_sync = self.no_sync();
         for end in &ends {

@@ -27,9 +27,9 @@ pub(crate) const MAX_ORDER: u8 = 9;
 pub(super) struct Buddy {
     /// The free blocks of each order.
     lists: [FrameList; MAX_ORDER as usize + 1],
-    /// The frames that were never given out, which are free but in no list. They are taken last,
-    /// in ascending order. Their bytes are still the host's zeros, and so is their metadata. What
-    /// lies behind them is holes at first ([`super::window`]).
+    /// The frames that were never given out, which are free but in no list. They are taken last, in
+    /// ascending order. Their bytes are still the host's zeros, and so is their metadata. The
+    /// addresses behind them are holes at first ([`super::window`]).
     untouched: Range<u32>,
     /// The number of free frames, in the lists and untouched.
     free: u32,
@@ -83,8 +83,8 @@ impl Buddy {
         Some(self.take_listed(metas, list, order))
     }
 
-    /// Takes a block of this order from the list `list`, which is not empty and whose order is at
-    /// least as large.
+    /// Takes a block of this order from the list `list`, which must not be empty, and whose order
+    /// must be at least as large.
     fn take_listed(&mut self, metas: &[Meta], list: u8, order: u8) -> FrameId {
         let first = self.lists[usize::from(list)].pop_front(metas);
         let id = first.expect("the chosen list has a block");

@@ -304,9 +304,9 @@ impl Frames {
         start.unwrap_or_else(|| self.arena.outside(id))
     }
 
-    /// Gives back the memory of the metadata of blocks that have become holes, page by page where
-    /// only holes have metadata. The blocks are in ascending order. The caller holds the buddy
-    /// mutex.
+    /// Gives back memory of the metadata of `gone`, the blocks that have become holes: those pages
+    /// in which only holes have their metadata. The blocks are in ascending order. The caller holds
+    /// the buddy mutex.
     pub(super) fn discard_metas(&self, gone: &[Range<u32>]) {
         let pages = |block: &Range<u32>| {
             block.start as usize / METAS_PER_PAGE..(block.end as usize).div_ceil(METAS_PER_PAGE)
@@ -316,8 +316,8 @@ impl Frames {
         for page in pages {
             let start = page * METAS_PER_PAGE;
             let metas = start..(start + METAS_PER_PAGE).min(self.metas.len());
-            // A block that begins in another page would fill this one, which has a hole. So these
-            // frames are holes, or were never given out and have zeros here.
+            // A block that begins in another page would fill this page, but this page has a hole.
+            // So all its frames are holes, or were never given out and have zeros here.
             let is_part = |meta: &Meta| meta.kind() == Kind::Part;
             if self.metas[metas.clone()].iter().all(is_part) {
                 self.metas.discard(metas);

@@ -90,8 +90,8 @@ impl<'f> Window<'f> {
         gone.sort_unstable_by_key(|block| block.start);
         let count: u32 = gone.iter().map(Range::len).sum::<usize>() as u32;
         assert!(count.is_multiple_of(1 << order) && count as usize <= self.left.len());
-        // This is done before the frames become holes, because another window may take them from
-        // then on.
+        // This is done before the frames become holes, because another window may take their
+        // addresses from then on.
         frames.allocator.with_lists(|buddy| {
             (gone.iter()).for_each(|block| buddy.huge.lose(&frames.arena, block));
         });
@@ -157,8 +157,8 @@ impl Buddy {
         Some(window)
     }
 
-    /// Returns the addresses that are or were in use, or may be in a window: those of the frames
-    /// that were free at first, and those behind them.
+    /// Returns all addresses but those of the frames that were never given out: the addresses
+    /// before these frames, and the addresses behind them.
     fn given_out(&self, metas: &[Meta]) -> [Range<u32>; 2] {
         let untouched = self.untouched();
         let behind = untouched.end.next_multiple_of(1 << MAX_ORDER);
@@ -166,8 +166,8 @@ impl Buddy {
     }
 
     /// Walks over `part`, which begins where a block begins, and has no untouched memory. Returns
-    /// the blocks in it with their kinds; a hole is a block with the kind `Part`. The rest of a
-    /// window counts as a block in use.
+    /// the blocks in it with their kinds; a hole is a block with the kind `Part`. The unfilled part
+    /// of a window counts as a block in use.
     fn walk<'a>(
         &'a self,
         metas: &'a [Meta],
@@ -248,7 +248,7 @@ impl Buddy {
         self.give_singles(metas, &mut given);
     }
 
-    /// Removes a window, of which `left` is left, from the list of those that live.
+    /// Removes the window whose unfilled part is `left` from the list of live windows.
     fn forget_window(&mut self, left: &Range<u32>) {
         let at = self.windows.iter().position(|window| window == left);
         self.windows.swap_remove(at.expect("a window that lives"));

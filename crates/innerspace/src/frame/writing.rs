@@ -177,7 +177,7 @@ impl Frames {
         self.host(frame).wrapping_add(offset)
     }
 
-    /// Fills `into` with the bytes from `offset` on of the block at `frame`. The caller holds the
+    /// Fills `into` with bytes of the block at `frame`, from `offset` on. The caller holds the
     /// block and found it up to date. Bytes that are written meanwhile may be torn.
     pub(crate) fn copy_out(&self, frame: FrameId, offset: usize, into: &mut [u8]) {
         debug_assert!(

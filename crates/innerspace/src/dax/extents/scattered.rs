@@ -17,7 +17,7 @@ use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 /// The bytes that a range takes in the tree: nodes have two words and room for 11 ranges, and are
 /// two thirds full.
 const RANGE_BYTES: u64 = (11 * size_of::<(u64, RangeMap)>() as u64 + 16) * 3 / (2 * 11);
-/// The map of one file. Its blocks go back to the device when it is dropped.
+/// The map of one file. The file's blocks go back to the device when the map is dropped.
 ///
 /// The map is striped by range of 2 MiB, so that allocations in different ranges do not contend. No
 /// extent goes past the end of its range.
@@ -166,7 +166,7 @@ impl ScatteredMap {
 impl ExtentMap for ScatteredMap {
     fn lookup(&self, page: u64, most: u64) -> io::Result<Extent> {
         debug_assert!(most > 0);
-        // The next range is in another stripe: a caller that wants more calls again.
+        // The next range is in another stripe: a caller that wants more pages calls again.
         Ok(self.ranges_at(page).extent(page, most))
     }
 
