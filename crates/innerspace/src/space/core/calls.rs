@@ -15,12 +15,12 @@ pub(crate) struct Calls {
     ended: Condvar,
 }
 
-/// The calls that have begun, numbered in their order.
+/// The calls that have begun, numbered in order.
 #[derive(Default)]
 struct Begun {
     /// The number of the last call.
     last: u64,
-    /// The numbers of the calls under way: as many as threads make calls.
+    /// The numbers of the calls under way: one for each thread that is in a call.
     under_way: Vec<u64>,
 }
 
@@ -44,7 +44,7 @@ impl Calls {
         }
     }
 
-    /// Waits for all calls that have begun. The caller is outside every section.
+    /// Waits until all calls that have begun are over. The caller is outside every section.
     pub(crate) fn wait(&self) {
         let mut begun = self.begun.lock();
         let last = begun.last;

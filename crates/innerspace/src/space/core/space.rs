@@ -1,4 +1,4 @@
-//! The space: the object behind the handles, with what every operation on it needs.
+//! The space: the object behind the handles, with the functions that every operation on it needs.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -33,14 +33,14 @@ use crate::{FrameId, PAGE_SIZE, VirtAddr};
 /// The number of faults whose causes are kept for [`Space::explain`].
 const REMEMBERED: usize = 16;
 
-/// Heap bytes of a cause: its place in the queue, and the error with its names.
+/// The heap bytes that a cause takes: its place in the queue, and the error with its names.
 const CAUSE_BYTES: usize = size_of::<Remembered>() + 256;
 
 /// An address space: mappings of files and anonymous memory, reached through
 /// [`Accessor`](crate::Accessor)s.
 ///
 /// This is a handle: a clone is another handle on the same space, whereas [`Space::fork`] makes
-/// another space. The space lives as long as a handle or an accessor of it.
+/// another space. The space lives as long as it has a handle or an accessor.
 ///
 /// ```
 /// use innerspace::{MIB, Map, Memory, space::Protection};
@@ -105,7 +105,7 @@ pub(crate) struct SpaceInner {
     pub(crate) gate: Gate<Structure>,
     /// Serialises the copying of shared nodes by faults; see `table`.
     pub(crate) paths: Mutex<()>,
-    /// The participants of the accessors, for posts.
+    /// The participants of the accessors, to which invalidations are posted.
     pub(crate) accessors: Mutex<Members<Arc<Participant>>>,
     /// The calls to devices and guarded files that are under way.
     pub(crate) calls: Arc<Calls>,
@@ -274,7 +274,7 @@ impl SpaceInner {
         domain.synchronize_with(|owner| owner == self.id);
     }
 
-    /// Refuses calls from inside a callback of the space, and in a child of fork(2).
+    /// Returns an error inside a callback of the space, and in a child of fork(2).
     pub(crate) fn check_entry(
         &self,
         what: &'static str,
@@ -289,8 +289,8 @@ impl SpaceInner {
         }
     }
 
-    /// Refuses structural changes of a snapshot, and the calls that [`SpaceInner::check_entry`]
-    /// refuses.
+    /// Returns an error if [`SpaceInner::check_entry`] does, or if the space is a snapshot, which
+    /// allows no structural change.
     pub(crate) fn check_live(
         &self,
         what: &'static str,
@@ -304,8 +304,8 @@ impl SpaceInner {
         }
     }
 
-    /// Returns the range of `len` bytes at `at`, rounded up to whole pages. `what` is the
-    /// operation, for the error.
+    /// Returns the range of `len` bytes at `at`, rounded up to whole pages. `what` names the
+    /// operation in the error.
     pub(crate) fn range(
         &self,
         what: &'static str,
@@ -353,9 +353,9 @@ impl SpaceInner {
         self.post_if(post, |accessor| !std::ptr::eq(accessor, own));
     }
 
-    /// Makes all accessors forget the leaf of `at` if one may have it coalesced. The caller holds
-    /// the gate's writer lock, and has changed words of the leaf, for pages on which the gate is
-    /// closed. It waits for a grace period next.
+    /// Makes all accessors forget the leaf of `at` if any of them may have it coalesced. The caller
+    /// holds the gate's writer lock, and has changed words of the leaf, for pages on which the gate
+    /// is closed. The caller waits for a grace period next.
     pub(crate) fn post_coalesced(&self, at: u64) {
         let nodes = self.nodes();
         let marked = self.inside(|_| {
@@ -383,8 +383,8 @@ impl SpaceInner {
 
     /// Releases the references to nodes that a fault replaced. This is deferred until after a grace
     /// period if there are other accessors, which may still read the old leaf, or if a change is
-    /// under way, which may be reading its words. Until then the old leaf counts as shared, so no
-    /// thread writes to it.
+    /// under way, which may be reading the leaf's words. Until then the old leaf counts as shared,
+    /// so no thread writes to it.
     pub(crate) fn release_replaced(self: &SpaceInner, replaced: Detached) {
         // The gate is checked in a section. If it is open, a writer that closes it later finds the
         // new leaf, and a writer that had closed it before is done.

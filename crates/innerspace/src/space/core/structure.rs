@@ -28,14 +28,14 @@ pub(crate) struct Structure {
 pub(crate) struct FileUse {
     file: MappedFile,
     id: MapperId,
-    /// The mapper, which this keeps alive: the file has only a `Weak` to it.
+    /// The mapper, which this value keeps alive: the file has only a `Weak` to it.
     _mapper: Arc<dyn Mappers>,
     /// The heap bytes of the mapper, and of its place in the file's list.
     heap: Entry,
 }
 
 impl FileUse {
-    /// The size of a node of the map of files. A node has room for 11 files, and mostly has 7.
+    /// The size of a node of the map of files. A node has room for 11 files, and usually has 7.
     const NODE_BYTES: usize = 11 * (size_of::<usize>() + size_of::<FileUse>()) + 16;
 
     fn register(mapper: Arc<dyn Mappers>, file: &MappedFile, ledger: &Arc<Ledger>) -> FileUse {
@@ -95,7 +95,7 @@ impl Structure {
         of_each.chain(&self.nodes_of_files).map(Entry::bytes).sum()
     }
 
-    /// Registers with the file, if it was not mapped yet.
+    /// Registers the space with the file, if the file was not mapped yet.
     pub(crate) fn add_file(
         &mut self,
         file: &MappedFile,
@@ -106,7 +106,7 @@ impl Structure {
         self.count_nodes();
     }
 
-    /// Enters the nodes that the map of files has now in the ledger.
+    /// Counts the nodes that the map of files has now in the ledger.
     fn count_nodes(&mut self) {
         let nodes = self.files.len().div_ceil(7);
         let entry = || Entry::new(self.vmas.ledger(), nodes * FileUse::NODE_BYTES);
