@@ -9,9 +9,9 @@
 //! - the leaf, and that it is exclusive to the space: the write tag says so while there is no mail,
 //!   because a thread that shares or replaces a leaf posts mail, then waits for sections, as for a
 //!   hit
-//! - that the gate is open at the address: one check whether it is open everywhere
-//! - the mapping, from a slot of the accessor's cache of mappings, while the sequence has the same
-//!   number
+//! - that the gate is open at the address: one check finds it open everywhere
+//! - the mapping, from a slot of the accessor's cache of mappings, while the number of the space's
+//!   sequence is unchanged
 //!
 //! The rest is one step, which takes a page only if one is free without waiting. If something is
 //! missing, nothing has changed, and the fault is handled from its beginning.
@@ -34,8 +34,8 @@ use crate::sys::copy::Quarter;
 
 /// The outcome of a store's step.
 pub(crate) enum Stored {
-    /// The page is there. If the leaf borrows nothing more from its shadow, contains that shadow,
-    /// which the caller releases with no section open.
+    /// The page is there. If the leaf no longer borrows anything from its shadow, contains the
+    /// shadow, which the caller releases with no section open.
     Done(Option<FrameId>),
     /// Nothing was installed: another thread changed the slot first, or this step is not enough.
     Changed,
@@ -43,7 +43,7 @@ pub(crate) enum Stored {
     NoPage,
 }
 
-/// Makes the page of `at` writable if one step is enough for that. The caller is in a section.
+/// Makes the page of `at` writable if one step is enough. The caller is in a section.
 #[inline(always)]
 pub(crate) fn store_by_short_way(
     space: &SpaceInner,
@@ -241,8 +241,8 @@ impl<'s> OwnSlot<'s> {
         self.nodes().put_pages(std::iter::once(Pte::own(host)));
     }
 
-    /// Called when the leaf has stopped borrowing at this slot. If it borrows nothing more, makes
-    /// it forget its shadow, and returns the shadow.
+    /// Makes the leaf forget its shadow if it no longer borrows anything, and returns the shadow.
+    /// Called when the leaf has stopped borrowing at this slot.
     pub(crate) fn part_from_shadow(self) -> Option<FrameId> {
         let (nodes, leaf) = (self.nodes(), self.leaf());
         if !nodes.borrows_in_vain(leaf) {

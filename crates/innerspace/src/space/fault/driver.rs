@@ -3,7 +3,7 @@
 //! A step runs inside a section with the gate open and never sleeps: it installs the page, or says
 //! what is missing. The missing thing is then acquired with no section open and no lock held, and
 //! the step runs again. A fault that must not wait ([`Wait::No`]) acquires only what is available
-//! without waiting, as the last column says, and fails otherwise. If the page is one of a device,
+//! without waiting, as the last column says, and fails otherwise. If the page belongs to a device,
 //! the fault ends, and the access calls the device (`access::device`). Nodes that a step has linked
 //! stay, whether or not the fault succeeds.
 //!
@@ -22,8 +22,8 @@
 //! ```
 //!
 //! Nodes and pages are allocated before the block is looked up, because no frame is allocated while
-//! a block is locked. A step itself takes frames that are free without waiting, and asks for one
-//! only if there is none.
+//! a block is locked. A step itself takes a free frame if that needs no waiting, and asks for one
+//! only if none is free.
 //!
 //! After its last step, the fault leaves the leaf in the accessor's translator, so that the access
 //! hits. In anonymous memory, usually only the first fault in a leaf comes here, and of the loads
@@ -80,7 +80,7 @@ pub(super) struct FileWant {
     file: Arc<FileInner>,
     page: u64,
     kind: FileAccessKind,
-    /// The pages around it that may be mapped with it.
+    /// The pages around `page` that may be mapped with it.
     around: Range<u64>,
     reading: Reading,
 }
@@ -158,8 +158,7 @@ pub(crate) fn handle(
     end
 }
 
-/// Releases what the fault holds. This is done by a drop because a store that the fault calls may
-/// panic.
+/// Releases what the fault holds, on drop, because a store that the fault calls may panic.
 impl Drop for FaultState<'_> {
     fn drop(&mut self) {
         self.file = FilePage::None; // unlocks the block
@@ -451,7 +450,8 @@ impl<'space> FaultState<'space> {
         }
     }
 
-    /// Gives a store a page of the space's own in the slot. The leaf is exclusive to the space.
+    /// Installs a page of the space's own in the slot, for a store. The leaf is exclusive to the
+    /// space.
     fn store(&mut self, slot: &'space AtomicU64, old: Pte) -> Step {
         match self.own_slot(slot, old).store(self.page.take()) {
             Stored::Done(parted) => {

@@ -20,8 +20,8 @@
 //! The rest is to write one word. An empty slot gets the zero frame. A present page gets read
 //! validity, which it lost by aging or never had (`fault_around`). This needs no block and no entry
 //! of a file: a thread that takes the page away changes the word, and then waits for sections. If
-//! the slot is empty and the mapping is of a file, or the access is a fetch, which needs a validity
-//! of its own, nothing is changed, and the fault is handled from its beginning. Nor is anything
+//! the slot is empty and the mapping is of a file, or the access is a fetch, which needs a separate
+//! validity, nothing is changed, and the fault is handled from its beginning. Nor is anything
 //! changed or counted if the page is valid by now: then the access finds it when it looks again.
 
 use crate::FrameId;
@@ -39,7 +39,7 @@ pub(crate) fn word(space: &SpaceInner, valid: u64) -> Pte {
     Pte::zero(space.pool.frames.host(FrameId::ZERO) as u64, valid)
 }
 
-/// Maps the zero frame in a slot, for a fault by a load or fetch. `old` has nothing that must be
+/// Maps the zero frame in a slot, for a fault by a load or fetch. `old` maps no page that must be
 /// released. Returns false if another thread changed the slot first.
 #[inline(always)]
 pub(crate) fn map(space: &SpaceInner, slot: &AtomicU64, old: Pte, valid: u64) -> bool {
@@ -51,7 +51,7 @@ pub(crate) fn map(space: &SpaceInner, slot: &AtomicU64, old: Pte, valid: u64) ->
     mapped
 }
 
-/// Makes the page of `at` valid for loads if one word is enough for that. The caller is in a
+/// Makes the page of `at` valid for loads if writing one word is enough. The caller is in a
 /// section.
 #[inline(always)]
 pub(crate) fn load_by_short_way(
