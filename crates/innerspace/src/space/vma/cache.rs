@@ -105,7 +105,7 @@ pub(crate) struct Sequence {
 #[derive(Default)]
 struct Caches {
     alive: Members<Arc<Shared>>,
-    /// The sum of the counts of caches that are gone.
+    /// The sum of the counts of caches that no longer exist.
     gone: VmaLookups,
 }
 
@@ -215,8 +215,8 @@ impl VmaCache {
     /// Returns the mapping that contains `at`, from a slot or from `tree`, which is called after
     /// the number was read. The caller is in a section that saw the gate open at `at`. `sequence`
     /// is the one for which the cache was created. If the result names a file, a reference that
-    /// keeps it alive is put in `named`, which was `None`; the caller drops that with no section
-    /// open.
+    /// keeps the file alive is put in `named`, which is `None` before the call; the caller drops
+    /// the reference with no section open.
     pub(crate) fn find<'t>(
         &'t mut self,
         sequence: &Sequence,
@@ -281,9 +281,10 @@ impl VmaCache {
         Some(self.last % SLOTS)
     }
 
-    /// Returns whether a slot has the mapping that contains `at`, and it allows this access. With
-    /// `anonymous`, the mapping must also be anonymous memory. The conditions of [`VmaCache::find`]
-    /// apply. A caller that uses the result counts the lookup by [`VmaCache::count_lookup`].
+    /// Returns whether a slot has the mapping that contains `at`, and that mapping allows this
+    /// access. With `anonymous`, the mapping must also be anonymous memory. The conditions of
+    /// [`VmaCache::find`] apply. A caller that uses the result counts the lookup by
+    /// [`VmaCache::count_lookup`].
     #[inline(always)]
     pub(crate) fn allows(
         &mut self,
@@ -310,13 +311,14 @@ impl VmaCache {
     }
 
     /// Keeps the file of a slot until the mappings change, and returns it. A direct-access file is
-    /// kept by a reference with its own count. The file that was kept for this slot before is still
-    /// mapped, or is no longer kept, so this call does not drop the last reference to a file.
+    /// kept by a reference with its own count. A file that was kept for this slot before is still
+    /// in the set of mappings, or in the old set, which its writer keeps until it has emptied
+    /// `kept`. So this call does not drop the last reference to a file.
     #[cold]
     fn keep(&self, sequence: &Sequence, slot: usize, file: &MappedFile) -> MappedFile {
         let mut kept = self.shared.kept.lock();
-        // Another slot of this cache may have the file already. The same count serves both, because
-        // the same thread's faults change it.
+        // Another slot of this cache may have the file already. One count serves both slots,
+        // because only this thread's faults change it.
         let known = kept
             .iter()
             .flatten()
