@@ -1,5 +1,5 @@
 //! Many reads in one call: pages that are not in memory are all requested before the call waits for
-//! the first.
+//! the first of them.
 
 use super::accessor::Accessor;
 use super::forms::forms;
