@@ -23,7 +23,7 @@ use crate::stats::Event;
 use crate::sync::domain::Post;
 use crate::sync::gate::EVERYWHERE;
 
-/// Makes a space with the same mappings that shares all of the parent's table.
+/// Creates a space with the same mappings, which shares all of the parent's table.
 pub(crate) fn copy(parent: &SpaceInner, group: &Group, role: Role) -> Result<Space, SpaceError> {
     let (event, what) = match role {
         Role::Live { .. } => (Event::Fork, "fork"),
@@ -60,7 +60,7 @@ pub(crate) fn copy(parent: &SpaceInner, group: &Group, role: Role) -> Result<Spa
     drop(files);
     writer.revision += 1;
     // If the parent is a snapshot, its table gains children and loses none, and no thread stores to
-    // its pages. So no translation has to end, and no page is pinned.
+    // its pages. So no translation needs to be invalidated, and no page is pinned.
     let close = || writer.close(&pool.domain, &EVERYWHERE, || parent.post(Post::All));
     let closed = (!parent.is_frozen()).then(close);
     let shared = nodes.share_root(root);

@@ -88,7 +88,7 @@ impl Space {
     ///
     /// # Errors
     /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`],
-    /// [`SpaceError::Limit`] (a shared table has to be copied if only a part of it is unmapped).
+    /// [`SpaceError::Limit`] (a shared table must be copied if only a part of it is unmapped).
     /// Nothing is changed then.
     pub fn unmap(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         let range = self.0.live_range("unmap", at, len)?;

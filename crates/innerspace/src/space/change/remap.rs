@@ -1,9 +1,9 @@
 //! Growing, shrinking and moving a mapping with its pages.
 //!
-//! A move closes the gate on everything from the lower to the higher of the two ranges: no fault is
-//! in either while words move from one to the other. Pages of the space's own move with their
-//! words. Borrowed pages become owned. File pages and the zero frame are left behind and fault in
-//! again.
+//! A move closes the gate on everything from the lower to the higher of the two ranges, so that no
+//! fault is inside either range while words move from one to the other. Pages of the space's own
+//! move with their words. Borrowed pages become owned. File pages and the zero frame are left
+//! behind and fault in again.
 
 use std::ops::Range;
 
@@ -35,7 +35,7 @@ pub enum Remap {
 }
 
 const WHAT: &str = "remap";
-/// The number of leaves for which nodes are allocated in one round.
+/// The greatest number of leaves for which nodes are allocated in one round.
 const LEAVES_A_ROUND: u64 = 64;
 
 /// Implements [`Space::remap`](crate::Space::remap).
@@ -111,7 +111,8 @@ pub(super) fn remap(
     }
 }
 
-/// Refuses to grow a mapping of a device, or one of a file beyond the largest offset.
+/// Returns an error if a mapping of a device would grow, or a mapping of a file would reach beyond
+/// the largest offset.
 fn check_growth(vma: &Vma, at: VirtAddr, len: u64, end: u64) -> Result<(), SpaceError> {
     match vma.backing {
         Backing::Device(_) => {

@@ -7,7 +7,7 @@
 //!    are replaced, accessors are told to forget them.
 //! 4. The words are changed.
 //! 5. The new set is published, and the sequence incremented.
-//! 6. A grace period passes, unless no leaf lies across an end of the range.
+//! 6. A grace period passes, unless both ends of the range are boundaries of leaves.
 //! 7. The gate opens.
 //! 8. Detached frames and nodes are released.
 //!
@@ -18,9 +18,9 @@
 //!
 //! No step waits for a revoker whose section began after step 2. Such a revoker may use the old
 //! set, and meet words of the new one. So the set tells a revoker where to search, but not what it
-//! may take: of the words of cached files, it empties only those that lead to the block that it has
-//! locked (`has_page_in`). `docs/protocols/structural-changes.md` has the reasons for the order,
-//! and says what faults next to the range find.
+//! may take: of the words of cached files, the revoker empties only those that lead to the block
+//! that it has locked (`has_page_in`). `docs/protocols/structural-changes.md` has the reasons for
+//! the order, and says what faults next to the range find.
 //!
 //! A wait for memory with the writer lock held counts as a callback of the space (`exec::reentry`):
 //! reclaim calls stores, and a store that changed the same space would wait for the thread that
@@ -75,7 +75,7 @@ impl<'s> Underway<'s> {
         Underway { space, detached }
     }
 
-    /// Returns what was detached. The caller releases it.
+    /// Returns the detached nodes and pages, which the caller releases.
     pub(crate) fn done(mut self) -> Detached {
         std::mem::take(&mut self.detached)
     }
@@ -222,7 +222,7 @@ impl SpaceInner {
     }
 
     /// Takes write validity from the pages in these ranges, so that the next store to each faults.
-    /// Notes that the next restore has to compare the bytes of pages without write validity. The
+    /// Notes that the next restore must compare the bytes of pages without write validity. The
     /// caller has the gate closed on the ranges, and waits for a grace period next.
     pub(crate) fn end_writes(&self, ranges: impl IntoIterator<Item = Range<u64>>) {
         let nodes = self.nodes();
@@ -271,9 +271,9 @@ impl SpaceInner {
         }
     }
 
-    /// Does steps 2 to 7, or those of them that a range in which nothing is mapped needs. Such a
-    /// range has no words yet. But words that faults install there later would be wrong for sharers
-    /// of the table, which map nothing there.
+    /// Does steps 2 to 7, or only those that are needed if nothing is mapped in the range. Such a
+    /// range has no words yet, but its paths are made the space's own: words that faults install
+    /// there later would be wrong for sharers of the table, which map nothing there.
     fn edit(
         &self,
         writer: &Writer<'_, Structure>,
@@ -379,8 +379,9 @@ impl SpaceInner {
         };
         self.change_by(writer, Payment::Own, replace, |writer, vmas, changed| {
             // The new leaves come from a snapshot. A revocation under way may have called this
-            // space's mapper already, and may call the snapshot's only after the leaves have moved
-            // here. It also calls a mapper that is registered anew.
+            // space's mapper already, and may call the snapshot's mapper only after the leaves have
+            // moved here. But it also calls a mapper that is registered meanwhile. So all mappers
+            // of this space are registered anew.
             let renewed = writer.renew_files(|file| mapper(self, file));
             self.code.changed(&EVERYWHERE);
             self.dirty.forget(&self.group, &EVERYWHERE);

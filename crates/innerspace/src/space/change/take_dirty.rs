@@ -12,8 +12,8 @@ use crate::{PageCount, VirtAddr};
 /// Implements [`Space::take_dirty`](crate::Space::take_dirty).
 pub(super) fn take(space: &SpaceInner, range: &Range<u64>) -> Vec<Range<VirtAddr>> {
     let writer = space.gate.write();
-    // The log needs memory for one more range, which reclaim frees. The log is not locked
-    // meanwhile, because faults lock it.
+    // The log needs memory for one more range. If there is none, reclaim frees some here, while the
+    // log is not locked, because faults lock it too.
     if space.dirty.make_room(&space.group).is_err() {
         let _inside = Inside::callback(space.id);
         let (group, page) = (space.group_id(), PageCount(1));
@@ -24,7 +24,8 @@ pub(super) fn take(space: &SpaceInner, range: &Range<u64>) -> Vec<Range<VirtAddr
     let taken = space.dirty.take(&space.group, range);
     failpoint!(Taken);
     space.end_writes(taken.iter().cloned());
-    // A store may be under way that relies on write validity taken away here, or earlier elsewhere.
+    // A store may be under way that relies on write validity that was taken away here, or elsewhere
+    // before.
     if !taken.is_empty() {
         space.grace();
     }

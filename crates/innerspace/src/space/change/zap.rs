@@ -6,10 +6,10 @@
 //! another page there while the old one is still read.
 //!
 //! 1. The writer's mutex is taken, because a fork could make the leaf shared. Then `paths` is
-//!    taken, because a fault that copies a leaf releases the old one: the leaf that this call found
-//!    would by now be exclusive to another space, or free.
-//! 2. The leaf takes over the pages that it alone borrows: if one were dropped here without that,
-//!    the shadow, which has no parent, would keep it. Then, in a section, each word is swapped for
+//!    taken, because a fault that copies a leaf releases the old one: without `paths`, the leaf
+//!    that this call found could meanwhile become exclusive to another space, or be freed.
+//! 2. The leaf takes over the pages that it alone borrows: otherwise the shadow, which has no
+//!    parent, would keep a page that is dropped here. Then, in a section, each word is swapped for
 //!    an empty one. Faults meanwhile replace words by compare-exchange: of the threads that want a
 //!    word's page, one gets it.
 //! 3. Both locks are released before the wait, so that other threads can take them.
@@ -81,8 +81,8 @@ fn take_words(space: &SpaceInner, range: &Range<u64>) -> Option<Detached> {
     let leaves: Vec<FrameId> = starts.iter().map(own).collect::<Option<_>>()?;
     let mut taken = Detached::default();
     for (start, leaf) in starts.into_iter().zip(leaves) {
-        // The leaf takes over the pages that it alone borrows: if they were dropped here
-        // without that, a shadow without a parent would keep them.
+        // Before pages are dropped, the leaf takes over those that it alone borrows: otherwise a
+        // shadow without a parent would keep them.
         while nodes.collapse_shadow(leaf, Borrower::Exclusive) {}
         let end = range.end.min(start - start % LEAF_BYTES + LEAF_BYTES);
         nodes.for_each_slot(&(start..end), |_, word| {
@@ -102,7 +102,7 @@ fn take_words(space: &SpaceInner, range: &Range<u64>) -> Option<Detached> {
     Some(taken)
 }
 
-/// Returns whether the range contains a whole leaf, which can be detached as one.
+/// Returns whether the range contains a whole leaf, which can be detached as a whole.
 fn has_whole_leaf(range: &Range<u64>) -> bool {
     range.start.next_multiple_of(LEAF_BYTES) + LEAF_BYTES <= range.end
 }
