@@ -61,8 +61,8 @@ pub(super) struct Record {
     heap: Option<HeapBytes>,
     /// The number of restores in place since the record began.
     pub(super) restores: u32,
-    /// Whether a watch took write validity from pages since the last restore. Then a page without
-    /// write validity may have been stored to as well.
+    /// Whether a watch took write validity from pages since the last restore. Then even a page
+    /// without write validity may have been stored to.
     pub(super) doubtful: bool,
 }
 

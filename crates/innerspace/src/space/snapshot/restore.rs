@@ -1,7 +1,7 @@
 //! Going back to a snapshot, in two forms.
 //!
 //! - **Drop**: where the space's table differs from the snapshot's, the space gets the snapshot's
-//!   subtrees back, and releases its own. This is always right. The next store to each leaf has to
+//!   subtrees back, and releases its own. This is always right. The next store to each leaf must
 //!   copy the leaf again, and the page.
 //! - **In place**: the bytes of each page that the space has made its own are copied back, and the
 //!   page and the table stay. The next stores to them need no fault. This is right if nothing but
@@ -32,7 +32,7 @@
 //!
 //! After a restore in place, the leaves that accessors remember are still right. The restore closes
 //! the gate and posts [`GATE_MAIL`]: an accessor reads this mail before its next hit, and then
-//! looks at the gate.
+//! checks the gate.
 
 use super::changes::{Changed, GIVEN_BACK, Record};
 use super::devices::DeviceStates;
@@ -53,11 +53,11 @@ use crate::{FrameId, VirtAddr};
 
 /// The number of restores in place from one comparison of steady pages to the next.
 const AUDIT: u32 = 16;
-/// The number of restores in a row without a store to a page before them, after which the page is
-/// given back: no more stores to it are expected.
+/// A page is given back after this many consecutive restores that each found no store to it: no
+/// more stores are expected.
 const IDLE: u8 = GIVEN_BACK as u8;
-/// The number of restores in a row, each after a store to a page, after which the page is expected
-/// to be stored to before every restore.
+/// A page is expected to be stored to before every restore after this many consecutive restores
+/// that each came after a store to it.
 const STEADY: u8 = 3;
 
 /// Implements [`Space::restore`](crate::Space::restore). `image` is the snapshot's space, and
@@ -118,7 +118,8 @@ fn restore_in_place(
     writer.revision += 1;
     let _closed = writer.close(&space.pool.domain, &EVERYWHERE, || space.post(GATE_MAIL));
     // Only now, with the gate closed, does the record have every page that was installed. If its
-    // number is not the last one, something else has changed the structure.
+    // revision is not the latest, something other than a restore in place has changed the
+    // structure.
     let is_valid =
         |known: &Record| known.snapshot == image.id && known.revision + 1 == writer.revision;
     let Some(mut known) = space.changes.take().filter(is_valid) else {
@@ -209,8 +210,8 @@ impl Walk<'_> {
                 .is_some_and(|leaf| leaf.exclusive && leaf.frame == known.leaf)
         );
         if self.record.doubtful {
-            // A watch may have noted the page as stored to already, and the page's bytes change
-            // again now.
+            // A watch may have noted the page as stored to already, but the page's bytes are about
+            // to change again.
             self.space.written(known.at);
         }
         if known.image.is_none() {
