@@ -10,7 +10,7 @@ use crate::space::core::address::{slot_index, span};
 /// The caller of each function has the gate closed on both ranges, holds `paths`, and has made both
 /// paths the space's own.
 impl Nodes<'_> {
-    /// Calls `path`, which makes the path to an address, for each leaf from `to` on that will
+    /// Calls `path`, which creates the path to an address, for each leaf from `to` on that will
     /// receive a page of `from`.
     pub(crate) fn move_paths(
         self,

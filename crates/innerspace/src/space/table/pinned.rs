@@ -74,7 +74,7 @@ impl Drop for Pins {
 pub(crate) struct PinnedPages {
     /// The pages, with their addresses, in order.
     pub(crate) pages: Vec<(u64, FrameId)>,
-    /// The number of nodes in or below which they are, the root included.
+    /// The number of nodes on the paths to the pages, root and leaves included.
     pub(crate) nodes: usize,
 }
 
@@ -94,9 +94,9 @@ impl Nodes<'_> {
         page.holds() == Holds::Own && self.state(self.frame_of(page)).mapped() > 0
     }
 
-    /// Pins the pages of `start..end`, all of which must be as a store leaves them. The caller is
-    /// in a section and holds the gate's writer lock and `paths`: no fork or restore is under way,
-    /// and no fault takes away such a page or its leaf.
+    /// Pins the pages of `start..end`, all of which must be in the state in which a store leaves
+    /// them. The caller is in a section and holds the gate's writer lock and `paths`: no fork or
+    /// restore is under way, and no fault takes away such a page or its leaf.
     pub(crate) fn pin_range(
         self,
         pool: &Arc<Pool>,
@@ -108,7 +108,7 @@ impl Nodes<'_> {
             let leaf = self.find_exclusive(at);
             let leaf = leaf.ok_or(NotPinned::NotStoredTo)?;
             let page = pte::load(&self.words(leaf)[slot_index(at, 0)]);
-            // A restore takes a page without write validity for unchanged, even if bytes were
+            // A restore treats a page without write validity as unchanged, even if bytes were
             // written through the pin.
             let stored_to = page.holds() == Holds::Own && page.has(VALID_R | VALID_W);
             if !stored_to || !self.is_sole_owner(page) {
@@ -129,8 +129,8 @@ impl Nodes<'_> {
         Ok(pins)
     }
 
-    /// Notes that the leaf of `at` may have pinned pages, on the path to it. The caller holds the
-    /// gate's writer lock, and the path is exclusive to the space.
+    /// Marks the nodes on the path to the leaf of `at`, which may have pinned pages. The caller
+    /// holds the gate's writer lock, and the path is exclusive to the space.
     pub(super) fn mark_pinned(self, at: u64) {
         let mark = |node| self.pool.frames.meta(node).flags.set(FlagSet::PINNED);
         let mut node = self.root;
@@ -180,10 +180,10 @@ impl Nodes<'_> {
         }
     }
 
-    /// Gives the fork below `root` nodes of its own in place of those that are marked, which lead
-    /// to pinned pages. Pinned pages are copied to frames from `pages`; the other anonymous pages
-    /// are shared by a ref on each. So the pinned leaves, and the paths to them, stay exclusive to
-    /// the parent. The parent's gate is closed, and no other thread can reach the fork.
+    /// Gives the fork below `root` its own copies of the marked nodes, which lead to pinned pages.
+    /// Pinned pages are copied to frames from `pages`; the other anonymous pages are shared by a
+    /// ref on each. So the pinned leaves, and the paths to them, stay exclusive to the parent. The
+    /// parent's gate is closed, and no other thread can reach the fork.
     pub(crate) fn copy_pinned(
         self,
         root: FrameId,
