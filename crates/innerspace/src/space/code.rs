@@ -48,8 +48,9 @@ struct Watched {
     _heap: HeapBytes,
 }
 
-/// Heap bytes of a watched page: its generation, and its places in the maps of the space and of the
-/// pool, in whose nodes about 6 of 11 places are in use. A page of no file is not in the pool.
+/// The heap bytes that a watched page takes: its generation, and its places in the maps of the
+/// space and of the pool, in whose nodes about 6 of 11 places are in use. A page of no file is not
+/// in the pool.
 const WATCHED_BYTES: usize = (size_of::<u64>() + size_of::<Watched>() + 32) * 11 / 6 + 24;
 
 /// The state of a page from which code was fetched; see
@@ -150,9 +151,9 @@ impl Code {
         Ok(generation)
     }
 
-    /// Registers a watched page with the pool, as this page of a file. Removes the page's earlier
-    /// registration: the mapping may have changed since, and the generation with it. The caller
-    /// holds the gate's writer lock.
+    /// Registers a watched page with the pool, as the page of a file that `of_file` names. Removes
+    /// the page's earlier registration, which is not needed: if the mapping has changed since, so
+    /// has the generation. The caller holds the gate's writer lock.
     pub(crate) fn register(&self, pool: &WatchedPages, at: u64, of_file: (usize, u64)) {
         let mut pages = self.pages.lock();
         let Some(page) = pages.get_mut(&at) else {

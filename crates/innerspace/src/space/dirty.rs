@@ -3,9 +3,9 @@
 //!
 //! A page is *clean* from the `Space::take_dirty` of its range until a fault makes it writable. So
 //! a clean page is not writable. `take_dirty` closes the gate on the range, makes the range clean,
-//! takes away the write validity of the pages that were not, waits for a grace period, and opens
-//! the gate. `docs/protocols/watched-pages.md` has the argument, and says when else a page stops
-//! being clean.
+//! takes away the write validity of the pages that were not clean, waits for a grace period, and
+//! opens the gate. `docs/protocols/watched-pages.md` has the argument, and says when else a page
+//! stops being clean.
 //!
 //! The log keeps the clean ranges, and charges the group a page of memory for every 128 of them.
 //! Each run of pages that are stored to cuts a range in two, until a `take_dirty` joins the parts

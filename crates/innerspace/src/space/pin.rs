@@ -4,8 +4,8 @@
 //! The effect of each operation on a pinned page:
 //!
 //! - load, store: accessors and the pin use the same bytes
-//! - `Space::fork`, `Space::freeze`: the space keeps the page, and stores to it with no fault;
-//!   the fork or snapshot gets a copy of its own. With [`AtFork::Refuse`] the operation is refused,
+//! - `Space::fork`, `Space::freeze`: the space keeps the page, and stores to it with no fault; the
+//!   fork or snapshot gets its own copy. With [`AtFork::Refuse`] the operation is refused,
 //!   [`SpaceError::PinnedAlone`]
 //! - `Space::restore`: refused, [`SpaceError::Pinned`]
 //! - unmap, map over it, `discard`, the end of the space: the page leaves the space, stays
@@ -24,12 +24,11 @@
 //! leaf and of the nodes on the path. In the copied leaf, pinned pages are copied, and the others
 //! shared by a reference to each. The cost is in proportion to the pages in leaves with pinned
 //! pages. The hold word of a page counts its pins. The nodes that lead to pinned pages are marked,
-//! and unmarked if the next fork finds none below them any more.
+//! and unmarked if the next fork finds no pinned page below them.
 //!
 //! Locking: pinning holds the gate's writer lock, but leaves the gate open. Before that, a store
-//! fault has installed the page. Only another writer can have removed the page since; then the
-//! fault is repeated. Unpinning takes no lock, and works from any thread, even after the space has
-//! ended.
+//! fault has installed the page. If another writer has removed the page since, the fault is
+//! repeated. Unpinning takes no lock, and works from any thread, even after the space has ended.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -158,7 +157,8 @@ pub(super) fn pin(
     }
 }
 
-/// Pins the pages if they are as a store leaves them. The caller holds the gate's writer lock.
+/// Pins the pages if they are in the state in which a store leaves them. The caller holds the
+/// gate's writer lock.
 pub(super) fn pin_pages(space: &SpaceInner, range: &Range<u64>) -> Result<Pins, NotPinned> {
     let nodes = space.nodes();
     space.inside(|_| {
@@ -168,7 +168,7 @@ pub(super) fn pin_pages(space: &SpaceInner, range: &Range<u64>) -> Result<Pins, 
     })
 }
 
-/// Refuses the operation if the space has a pinned page. The caller holds the gate's writer lock.
+/// Returns an error if the space has a pinned page. The caller holds the gate's writer lock.
 pub(super) fn check_no_pins(space: &SpaceInner, what: &'static str) -> Result<(), SpaceError> {
     match space.inside(|_| space.nodes().pinned()).pages.first() {
         None => Ok(()),
