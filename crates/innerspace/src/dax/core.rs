@@ -60,7 +60,8 @@ pub(crate) struct DaxSetup {
     pub(crate) access: FileAccess,
     pub(crate) hole_writes: HoleWrites,
     pub(crate) on_shrink: OnShrink,
-    /// The most bytes to which a host file can grow. The default depends on the file's length.
+    /// The most bytes to which a writable host file can grow. The default depends on the file's
+    /// length.
     pub(crate) capacity: Option<u64>,
     /// Whether other groups may open the file, too.
     pub(crate) shared: bool,
@@ -89,13 +90,13 @@ pub(crate) struct DaxCore {
     /// Runs the file's calls that are made in the background.
     pub(super) cache: Arc<Cache>,
     /// The length in bytes. A fault reads it after locking an entry; a truncate stores it before it
-    /// locks entries.
+    /// locks the entries that it removes.
     pub(super) size: AtomicU64,
     pub(super) entries: Entries,
     /// The spaces that map the file.
     pub(crate) mappers: MapperList,
-    /// Shared by reads and writes by call; exclusive for truncate and punch. Taken before entries
-    /// are locked.
+    /// Shared by reads, writes and pins by call; exclusive for `set_len`, and for everything that
+    /// removes entries. Taken before entries are locked.
     pub(super) layout: RwLock<()>,
     /// Serialises appends. Taken before `layout`.
     pub(super) appending: Mutex<()>,
@@ -105,7 +106,8 @@ pub(crate) struct DaxCore {
     /// can be read without the mutex of `cut`.
     pub(super) cuts: AtomicU64,
     pub(super) cut: Mutex<Vec<Range<u64>>>,
-    /// Serialises syncs, so that none returns before the flush on which it relies is done.
+    /// Serialises syncs, so that none returns before the flush on which it relies is done. A cut
+    /// takes it too (`no_sync`).
     pub(super) syncing: Mutex<()>,
     /// Failures to make stores durable. Each is reported once to each handle.
     pub(super) errors: ErrorSequence<DaxError>,
@@ -272,7 +274,8 @@ impl DaxCore {
         }
     }
 
-    /// Shares `layout`, which keeps cuts away. `offset` is for the error.
+    /// Shares `layout`, which keeps cuts away. With [`Wait::No`], fails instead of waiting; the
+    /// error names `offset`.
     pub(super) fn share_layout(
         &self,
         offset: u64,
@@ -345,8 +348,8 @@ impl DaxCore {
         self.heap.pay_ahead(|| self.heap_bytes(), wait.alloc_mode())
     }
 
-    /// Gives back excess charges for the extent map and the set of dirty ranges: see
-    /// [`HeapCharge::settle`]. Called after their sizes have changed. Never waits.
+    /// Adjusts the charge for the extent map and the set of dirty ranges after their sizes have
+    /// changed: see [`HeapCharge::settle`]. Never waits.
     pub(super) fn settle_heap(&self) {
         self.heap.settle(|| self.heap_bytes());
     }
@@ -362,8 +365,8 @@ impl DaxCore {
         found
     }
 
-    /// Returns whether one of these pages is being cut out. Called with an entry locked, before its
-    /// block is looked up.
+    /// Returns whether one of these pages is being punched. A truncate shows in the length instead.
+    /// Called with an entry locked, before its block is looked up.
     pub(super) fn is_being_cut(&self, pages: &Range<u64>) -> bool {
         self.cuts.load(Ordering::SeqCst) > 0
             && self
@@ -378,8 +381,9 @@ impl DaxCore {
         drop(self.layout.read());
     }
 
-    /// Locks the entry that covers a page. Waits while the page is being cut out, if `wait` allows
-    /// it.
+    /// Locks the entry that covers a page of the file; fails if the page is past the end. Waits
+    /// while the page is being cut out; with [`Wait::No`], fails instead. For a write, charges in
+    /// advance for the heap memory that it may need.
     pub(super) fn lock_page(
         &self,
         page: u64,
@@ -410,8 +414,9 @@ impl DaxCore {
         }
     }
 
-    /// Locks the entry that covers a page, whatever the file's length. For a write, replaces a
-    /// large hole by a node of pages, after a grace period.
+    /// Locks the entry that covers a page, whatever the file's length. For a write, first replaces
+    /// a large hole by a node of pages, after a grace period. With [`Wait::No`], fails instead of
+    /// waiting.
     pub(super) fn lock_for(
         &self,
         page: u64,

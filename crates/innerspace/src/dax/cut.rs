@@ -1,7 +1,7 @@
 //! Truncate, punch and invalidate: removing blocks while the file is in use.
 //!
 //! 1. `layout` is held exclusively, because reads by call lock no entries while they copy. No pin
-//!    is in the range, because foreign code has its address.
+//!    overlaps the range, because foreign code uses the addresses of pinned pages.
 //! 2. The length is lowered, or the range is noted as being cut. A fault locks its entry and then
 //!    reads the length and the ranges. A cut changes them and then looks at the entries. So one of
 //!    the two sees the other.
@@ -11,7 +11,11 @@
 //! 6. The entries are removed and all waiters woken. The waiters find the new length, or wait for
 //!    the cut to end.
 //!
-//! A fault that meets a cut unlocks its entry and waits for `layout`.
+//! A fault in a range that is being punched unlocks its entry and waits for `layout`. A fault past
+//! the new length fails.
+//!
+//! An invalidate removes only clean entries, by steps 1, 3, 4 and 6. It waits for no pin, because
+//! pinned pages are dirty.
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -161,7 +165,7 @@ impl DaxCore {
     }
 
     /// Makes the host provide room for [`DaxCore::clear`] of these bytes. Their blocks are dirty
-    /// afterwards.
+    /// afterwards, except large ones that need no room.
     fn make_clearable(&self, bytes: Range<u64>) -> Result<(), DaxError> {
         self.for_each_part(bytes, |locked, page, _, _| {
             match self.is_storable(locked.entry()) {
@@ -174,8 +178,9 @@ impl DaxCore {
     /// Zeroes bytes of pages that are not removed.
     pub(super) fn clear(&self, bytes: Range<u64>) -> Result<(), DaxError> {
         let end = match self.parts.host.as_ref().filter(|_| self.is_guarded()) {
-            // Zeros are written by calls, which would lengthen the host's file past its end. What
-            // another process has cut off is missed by these calls, or when the file grows.
+            // Zeros are written by calls, which would lengthen the host's file past its end. If
+            // another process has cut the file short, these calls notice it, or the next growth of
+            // the file does.
             Some(host) => {
                 let now = host.len_now();
                 let now = now.map_err(self.failed(DaxAction::Query, bytes.start))?;
@@ -242,8 +247,8 @@ impl DaxCore {
         }
     }
 
-    /// Returns the pages, extended to the whole of a large block at either end, because its entry
-    /// is removed as a whole.
+    /// Returns the pages, extended to the whole of a large entry at either end, because such an
+    /// entry is removed as a whole.
     fn widened(&self, pages: Range<u64>) -> Range<u64> {
         if pages.is_empty() {
             return pages;
@@ -258,7 +263,8 @@ impl DaxCore {
         first.start.min(pages.start)..last.end.max(pages.end)
     }
 
-    /// Removes the entries of `pages`.
+    /// Removes the entries of `pages`, or only the clean ones, as `removal` says. With
+    /// [`Removal::Free`], also frees blocks of `pages` that have no entry.
     fn cut_out(&self, pages: Range<u64>, removal: Removal) -> Result<(), DaxError> {
         let goes = |entry: Entry| removal == Removal::Free || !entry.is_dirty();
         let remove = |batch: &mut _| self.remove(batch, &pages, removal);
@@ -271,7 +277,8 @@ impl DaxCore {
         Ok(())
     }
 
-    /// Removes locked entries, and frees those of their blocks that are in `pages`.
+    /// Removes locked entries, once no thread uses them. With [`Removal::Free`], also frees the
+    /// blocks of `pages` from the first of these entries to the last.
     fn remove(
         &self,
         batch: &mut Vec<Locked<'_>>,
@@ -289,8 +296,9 @@ impl DaxCore {
                 && locked.entry().is_dirty()
                 && let Content::Block(block) = locked.content()
             {
-                // The part of a large block that stays loses its entry, so its stores are made
-                // durable now.
+                // Only a part of this large block is cut, but its entry is removed as a whole. So
+                // the whole block is flushed now: what was stored to the part that stays must be
+                // durable.
                 let len = locked.entry().size().pages() << PAGE_SHIFT;
                 let flushed = self.parts.device.flush(block << PAGE_SHIFT, len);
                 flushed
@@ -299,7 +307,8 @@ impl DaxCore {
             }
         }
         if removal == Removal::Free {
-            // Pages in between that have no entry are being cut, too, so no thread reaches them.
+            // Pages between these entries that have no entry are being cut, too, so no thread
+            // reaches them.
             let (first, last) = (&batch[0], &batch[batch.len() - 1]);
             let cut = first.first().max(pages.start)..last.pages().end.min(pages.end);
             self.free_blocks(cut).inspect_err(|_| {

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Nodes are charged to the file's group. The upper nodes stay until the file ends, so the word of
-//! a range stays once it exists. A node of pages is freed, after a grace period, when it is empty.
+//! a range stays once it exists. An empty node of pages is freed, after a grace period, by a cut,
+//! or when the whole range is wanted.
 
 use std::mem::ManuallyDrop;
 use std::ops::Range;
@@ -79,12 +80,12 @@ impl Entries {
         }
     }
 
-    /// Locks the entry of `page`, or the one that `wanted` describes. Sleeps if `wait` allows it;
-    /// then the caller must have no section open, and no entry of a later page locked. Returns
-    /// `None` if there is no such entry, or if the entry is locked and the caller may not wait. If
-    /// the whole range is wanted, returns `None` also if the range has a node that could not be
-    /// unlinked: one of its pages has an entry, or another thread has just linked the node. A node
-    /// that is needed is taken from `spare`.
+    /// Locks the entry at `page` that `wanted` describes. Sleeps if `wait` allows it; then the
+    /// caller must have no section open, and no entry of a later page locked. Returns `None` if
+    /// there is no such entry, or if the entry is locked and the caller may not wait. If the whole
+    /// range is wanted, returns `None` also if the range has a node that could not be unlinked: one
+    /// of its pages has an entry, or another thread has just linked the node. A node that is needed
+    /// is taken from `spare`.
     ///
     /// # Errors
     /// There is no memory for a node.
@@ -119,7 +120,7 @@ impl Entries {
 
     /// Locks entries of `pages`, in the order of their pages, keeps those that are `wanted` when
     /// they are locked, and passes these to `each`, at most [`BATCH`] at a time. `each` must unlock
-    /// them by emptying the vector. Sleeps on a locked entry.
+    /// them by emptying the vector. Sleeps on a locked entry. Stops at the first error of `each`.
     pub(super) fn for_each_batch<'e, E>(
         &'e self,
         pages: Range<u64>,
@@ -152,8 +153,8 @@ impl Entries {
         Ok(())
     }
 
-    /// Locks entries of `pages` in one section, as [`grab::run`] does, up to the end of the first
-    /// page's range.
+    /// Locks entries of `pages` in one section, up to the end of the first page's range. Calls
+    /// [`grab::run`], and returns what it returns.
     pub(super) fn lock_run<'e>(
         &'e self,
         pages: Range<u64>,
@@ -280,7 +281,8 @@ impl Entries {
     }
 
     /// Returns the first page, from `from` on and before `end`, whose entry is `wanted` when it is
-    /// read, and the entry. The content of a locked entry may still change.
+    /// read, and the entry. `wanted` is also told whether the entry is locked: the content of a
+    /// locked entry may still change.
     pub(super) fn next(
         &self,
         from: u64,

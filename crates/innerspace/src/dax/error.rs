@@ -57,14 +57,14 @@ texts! {
     }
 }
 
-/// Which thread has pinned a range that was to be removed.
+/// Which thread has pinned bytes that were to be removed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum PinHolder {
-    /// The calling thread made the pin, so it would wait for itself. A pin that was handed to
-    /// another thread still counts as made by the first.
+    /// The calling thread made a pin in the way, so it would wait for itself. A pin that was handed
+    /// to another thread still counts as made by the first.
     ThisThread,
-    /// Another thread or a task made the pin, and the pin was not dropped in time.
+    /// Other threads or tasks made the pins, and some pin was not dropped in time.
     Other,
 }
 
@@ -154,16 +154,16 @@ pub enum DaxError {
         /// When `was` was learned.
         since: KnownSince,
     },
-    /// The range is pinned and cannot be removed. Nothing was changed.
+    /// Pinned bytes were to be removed. Nothing was changed.
     #[error("{file}: cannot {what} bytes {}..{}: {}", Grouped(range.start), Grouped(range.end), pinned(*holder))]
     Busy {
         /// The file.
         file: Arc<str>,
-        /// The range that was to be removed.
+        /// The bytes of the first pin in the way, in whole pages.
         range: Range<u64>,
-        /// The operation that was to remove it.
+        /// The operation that was to remove pinned bytes.
         what: DaxAction,
-        /// The thread that has pinned the range.
+        /// Whether the calling thread made one of the pins in the way.
         holder: PinHolder,
     },
     /// This memory has the host file open already, in a different way.
@@ -198,7 +198,7 @@ pub enum DaxError {
         /// The offset at which a write was to start.
         offset: u64,
     },
-    /// The file's group has no room for the memory that the operation needs.
+    /// The file's group, or a group above it, has no room for the memory that the operation needs.
     #[error(transparent)]
     Limit(#[from] LimitError),
     /// The calling process was forked (fork(2)) from the process that made the file's memory.
@@ -236,8 +236,8 @@ pub enum DaxError {
     /// The group that was given belongs to another memory.
     #[error("the group given for the file belongs to another memory")]
     OtherMemorysGroup,
-    /// The host file could not be opened: it is missing, of the wrong kind, not permitted, or in
-    /// use by another process.
+    /// The host file could not be opened: for example, it is missing, of the wrong kind, not
+    /// permitted, or in use.
     #[error(transparent)]
     Open(Arc<store::FileOpenError>),
     /// The system or the file system reported an error.

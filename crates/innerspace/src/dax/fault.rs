@@ -4,8 +4,9 @@
 //! A fault that writes to a hole locks the entry, allocates a zeroed block, revokes the hole's
 //! translations everywhere and waits for a grace period. Then the entry becomes the block, dirty,
 //! and the fault maps the block writable. A fault that may map 2 MiB in one step tries that first.
-//! It falls back to one page if the range is not all in the file, has small entries, or is not one
-//! aligned piece of the device.
+//! It falls back to single pages if the range is not all in the file, has small entries, or is
+//! neither a hole nor one aligned piece of the device; and on a store to a hole, if 2 MiB may not
+//! or cannot be allocated.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -25,9 +26,9 @@ use crate::sync::failpoint;
 use crate::sys::memory::host_page_size;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
-/// The number of pages of a hole that one fault maps, the first included.
+/// The most pages of a hole that one fault maps, the first included.
 const AROUND: u64 = 16;
-/// The number of pages that one fault of a long store maps, the first included.
+/// The most pages that one fault of a long store maps, the first included.
 const STORES_AROUND: u64 = 64;
 
 /// The most that a fault can map.
@@ -165,8 +166,9 @@ impl DaxRef {
 
     /// Returns the entry to map at `page` of the file, if that needs no waiting: a block, or a hole
     /// for a load. Never queries the device or its file system, makes no entry and revokes no
-    /// translations. If one of these is necessary, or another thread has the entry locked, returns
-    /// `None`: the caller must take the blocking path.
+    /// translations. If one of these is necessary, if another thread has the entry locked, or if
+    /// there is no memory to record the page as dirty, returns `None`: the caller must take the
+    /// blocking path. Fails if the page is past the end.
     pub(crate) fn try_fault(
         &self,
         page: u64,
@@ -213,7 +215,7 @@ impl DaxRef {
 }
 
 impl DaxCore {
-    /// Looks up the content of an empty entry.
+    /// Looks up the content of an entry, if it is empty. The entry becomes a hole or a clean block.
     pub(super) fn look_up(&self, locked: &mut Locked<'_>, page: u64) -> Result<(), DaxError> {
         if locked.content() != Content::Empty {
             return Ok(());

@@ -209,8 +209,9 @@ impl DaxFile {
     /// zeros, and nothing is allocated for them.
     ///
     /// # Errors
-    /// [`DaxError::Io`]; with [`OnShrink::Error`](crate::dax::OnShrink::Error),
-    /// [`DaxError::Shrank`] for bytes that another process has cut off.
+    /// [`DaxError::Io`]. [`DaxError::Shrank`] for bytes that another process has cut off: always
+    /// with [`OnShrink::Error`](crate::dax::OnShrink::Error), otherwise only if the host is asked
+    /// about them.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, DaxError> {
         self.0.core.read_at(buf, offset, Wait::Yes)
     }
@@ -229,7 +230,8 @@ impl DaxFile {
     ///
     /// # Errors
     /// [`DaxError::DeviceFull`], [`DaxError::ReadOnly`], [`DaxError::TooLong`],
-    /// [`DaxError::Limit`], [`DaxError::Io`].
+    /// [`DaxError::Limit`], [`DaxError::Io`]; over a host file, [`DaxError::Shrank`] and
+    /// [`DaxError::Unsupported`].
     pub fn write_at(&self, mut buf: &[u8], mut offset: u64) -> Result<(), DaxError> {
         loop {
             let done = self.0.core.write_at(buf, offset)?;
@@ -290,16 +292,17 @@ impl DaxFile {
     }
 
     /// Shortens or lengthens the file; new bytes are a hole. Once this has returned, no access
-    /// reads or writes pages that were cut off. Waits up to ten seconds for pins of bytes that are
-    /// cut off; in a [`Task`](crate::Task) it does not wait. If shortening fails, the length is
-    /// unchanged, but some of the bytes past `len` may be zeros already.
+    /// reads or writes pages that were cut off. Shortening waits up to ten seconds for pins of the
+    /// pages that lose bytes; in a [`Task`](crate::Task) it does not wait. If shortening fails, the
+    /// length is unchanged, but some of the bytes past `len` may be zeros already.
     ///
     /// There is no `try_` form: a cut waits until no access uses the pages it removes, and any
     /// change of a host file's length is a call to the host.
     ///
     /// # Errors
     /// [`DaxError::Busy`] if a pin stays, without waiting if this thread made it;
-    /// [`DaxError::ReadOnly`], [`DaxError::TooLong`], [`DaxError::Io`].
+    /// [`DaxError::ReadOnly`], [`DaxError::TooLong`], [`DaxError::Limit`], [`DaxError::Io`]; over a
+    /// host file, [`DaxError::Shrank`] and [`DaxError::Unsupported`].
     pub fn set_len(&self, len: u64) -> Result<(), DaxError> {
         self.set_len_within(len, patience())
     }
@@ -315,9 +318,10 @@ impl DaxFile {
         core.with_room(|| core.set_len(len, until))
     }
 
-    /// Zeroes bytes, and gives whole pages of them back to the device. The length is unchanged.
-    /// Waits for pins as [`DaxFile::set_len`] does. If this fails in the middle, some of the bytes
-    /// may be zeros already, and the others are unchanged.
+    /// Zeroes bytes, and gives whole pages of them back to the device. The length is unchanged, and
+    /// the part of the range past the end is ignored. Waits for pins as [`DaxFile::set_len`] does.
+    /// If this fails in the middle, some of the bytes may be zeros already, and the others are
+    /// unchanged.
     ///
     /// There is no `try_` form, for the reasons given at [`DaxFile::set_len`].
     ///
@@ -354,8 +358,8 @@ impl DaxFile {
         self.sync_all()
     }
 
-    /// Syncs like [`DaxFile::sync_all`], but only the pages or blocks of 2 MiB that contain these
-    /// bytes.
+    /// Does what [`DaxFile::sync_all`] does, for the pages or blocks of 2 MiB that contain these
+    /// bytes. Others may become durable too.
     ///
     /// # Errors
     /// The errors of [`DaxFile::sync_all`], and [`DaxError::BadRange`].
@@ -388,7 +392,8 @@ impl DaxFile {
     ///
     /// # Errors
     /// [`DaxError::PastEnd`], [`DaxError::BadRange`], [`DaxError::DeviceFull`],
-    /// [`DaxError::ReadOnly`], [`DaxError::Limit`], [`DaxError::Io`].
+    /// [`DaxError::ReadOnly`], [`DaxError::Limit`], [`DaxError::Io`]; over a host file,
+    /// [`DaxError::Shrank`] and [`DaxError::Unsupported`].
     pub fn pin(&self, bytes: impl RangeBounds<u64>) -> Result<DaxPin, DaxError> {
         let bytes = self.bytes(&bytes)?;
         let core = &self.0.core;
@@ -398,7 +403,8 @@ impl DaxFile {
         })
     }
 
-    /// Charges for the pin that `pin` makes. If the group is full, the pin is released again.
+    /// Makes a pin by `pin`, charges the file's group for it, and returns it. If the group is full,
+    /// no pin stays.
     pub(super) fn pin_charged(
         &self,
         may: MayReclaim,

@@ -81,7 +81,8 @@ impl DaxCore {
         }
     }
 
-    /// Records that the host could not write, and may have forgotten other pending writes.
+    /// Records that the host could not write, and may have forgotten other pending writes. Returns
+    /// the error to report.
     pub(super) fn host_failed(&self, offset: u64, error: io::Error) -> DaxError {
         let error = self.failed(DaxAction::Sync, offset)(error);
         // `host_forgot` is incremented before the failure is counted. So a sync that finds the
@@ -91,8 +92,8 @@ impl DaxCore {
         error
     }
 
-    /// Flushes locked dirty entries, and unlocks them clean. Returns false if one of them stays
-    /// dirty, because it is pinned.
+    /// Flushes locked dirty entries, adds their pages to `cleaned`, and unlocks them: clean, except
+    /// that pinned ones stay dirty. Returns false if one of them was pinned.
     fn flush(
         &self,
         batch: &mut Vec<Locked<'_>>,
@@ -231,9 +232,10 @@ impl DaxCore {
         Ok(())
     }
 
-    /// Does the same as [`DaxCore::touch`], page by page, on a system that cannot touch a range. If
-    /// another process cuts the file between the check of a page and the write to it, the write
-    /// raises a signal. In a guarded file, the write brings one byte of the page back.
+    /// Does the same as [`DaxCore::touch`], page by page, on a system that cannot touch a range.
+    /// Another process may cut the file between the check of a page and the write to it. Then a
+    /// store raises a signal; a call, in a guarded file, lengthens the host file again to the first
+    /// byte of the page.
     fn touch_each(&self, pages: Range<u64>, block: u64) -> io::Result<()> {
         let pinned = self.pins.in_range(&pages);
         for (page, block) in pages.zip(block..) {
@@ -260,8 +262,8 @@ impl DaxCore {
         Ok(())
     }
 
-    /// Returns the number of pages that the host file has now; the last one may be partly past its
-    /// end.
+    /// Returns the number of pages that the host file has now, the last one possibly partly past
+    /// its end; `u64::MAX` if there is no host file.
     fn host_pages(&self) -> io::Result<u64> {
         match &self.parts.host {
             Some(host) => Ok(host.len_now()?.div_ceil(PAGE_SIZE as u64)),

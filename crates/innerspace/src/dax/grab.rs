@@ -115,8 +115,8 @@ pub(super) fn range_start(page: u64) -> u64 {
     page >> LARGE_SHIFT << LARGE_SHIFT
 }
 
-/// Takes one step towards locking the entry of `page`. If the step links a node, it takes the node
-/// from `spare`.
+/// Takes one step towards locking the entry of `page`. `may_wait` says whether the caller can sleep
+/// until another thread unlocks it. If the step links a node, it takes the node from `spare`.
 pub(super) fn step(
     words: &impl RangeWords,
     waits: &Waits,
@@ -161,8 +161,8 @@ pub(super) fn step(
     take(words, waits, now, (word, before), held).map_or(Step::Again, Step::Held)
 }
 
-/// Locks `word`, which was unlocked when it was read as `before`. The range's word was `now` then.
-/// Returns `None` if another thread was faster, or is locking the whole range.
+/// Locks `word`, which was unlocked when it was read as `before`. The range's word had been read as
+/// `now` before that. Returns `None` if another thread was faster, or is locking the whole range.
 fn take<W: RangeWords>(
     words: &W,
     waits: &Waits,
@@ -182,9 +182,10 @@ fn take<W: RangeWords>(
 }
 
 /// Locks the `wanted` entries of `pages`, in order, and passes them to `each`. The pages are all in
-/// one range. Stops at an entry that another thread has locked. `wanted` is called with `None` for
-/// a page without an entry; if it returns true, an empty entry is made. Returns the first page that
-/// was not looked at: the first of `pages` if they have no words of their own. Never waits.
+/// one range. Stops at an entry that another thread has locked, or that it fails to lock. `wanted`
+/// is called with `None` for a page without an entry; if it returns true, an empty entry is made.
+/// Returns the page at which it stopped, or the end: the first of `pages` if they have no words of
+/// their own, or if another thread is checking these words. Never waits.
 pub(super) fn run(
     words: &impl RangeWords,
     waits: &Waits,

@@ -140,7 +140,7 @@ impl DaxCore {
     }
 
     /// Writes all of `buf` at the end of the file, and returns its offset. Neither another append
-    /// nor a change of the length comes between the bytes. So an append that has failed half-way is
+    /// nor a [`DaxCore::set_len`] comes between the bytes. So an append that has failed half-way is
     /// not continued once there is room.
     pub(super) fn append(&self, buf: &[u8]) -> Result<u64, DaxError> {
         self.check_writable(self.size())?;
@@ -172,7 +172,7 @@ impl DaxCore {
     }
 
     /// Writes as many bytes, from the beginning of `buf` and inside the file, as can be written
-    /// without waiting.
+    /// without waiting. Returns their number; fails if there are none.
     pub(super) fn try_write_at(&self, buf: &[u8], offset: u64) -> Result<usize, DaxError> {
         self.check_writable(offset)?;
         if buf.is_empty() {
@@ -231,8 +231,8 @@ impl DaxCore {
     }
 
     /// If `bytes` cover an aligned range of 2 MiB that is one block or becomes one, writes all of
-    /// that range. Otherwise writes to the next few pages, all in one range of 2 MiB. Returns the
-    /// number of bytes written.
+    /// that range. Otherwise writes to the next few pages, all in one range of 2 MiB; in a guarded
+    /// file, to one page. Returns the number of bytes written.
     ///
     /// The entries of these pages are locked together, by one descent. So no atomic operation,
     /// which would wait for the stores before it, comes between the copies.
@@ -310,7 +310,8 @@ impl DaxCore {
     }
 
     /// Locks the entries of `pages`: small ones by one descent, or one large entry for all of them.
-    /// With [`Wait::No`], stops at the first entry that another thread has locked.
+    /// With [`Wait::No`], stops at the first entry that it cannot lock without waiting, and fails
+    /// if that is the first of all.
     fn lock_run<'e>(
         &'e self,
         run: &mut ArrayVec<Locked<'e>, RUN>,
@@ -376,7 +377,7 @@ impl DaxCore {
         Ok(())
     }
 
-    /// Fails if the host file has lost the byte at `offset`, which is inside the file.
+    /// Fails if the byte at `offset` is inside the file, but the host file has lost it.
     pub(super) fn check_host_len(&self, offset: u64) -> Result<(), DaxError> {
         let Some(host) = &self.parts.host else {
             return Ok(());

@@ -41,10 +41,11 @@
 //! **Locking.** The file's `appending` > `layout` (shared: calls that read and write; exclusive:
 //! cuts) > `syncing`, `growth` > entries, in the order of their pages > the innermost locks: those
 //! of the wait queues, the extent map, the device's free list and the set of dirty ranges. A fault
-//! takes no lock but its entry's; `cut` says how a fault and a cut see each other. Faults in
-//! different ranges of 2 MiB share hardly any written data: the extent map and the set of dirty
-//! ranges are striped by range, counts and the free list by thread (`stripes`, `extents`), and each
-//! accessor has a count of its own on the open file (`reference`).
+//! takes none of the file's locks: it locks entries, and takes innermost locks. If it meets a cut,
+//! it unlocks its entry and waits for `layout`; `cut` says how a fault and a cut see each other.
+//! Faults in different ranges of 2 MiB share hardly any written data: the extent map and the set of
+//! dirty ranges are striped by range, counts and the free list by thread (`stripes`, `extents`),
+//! and each accessor has a count of its own on the open file (`reference`).
 //!
 //! **Blocking is a choice**, as in `space`: reads, writes and pins by call have `try_` forms. They
 //! are the same code with `Wait::No`, which never waits for a lock, uses only free memory, and

@@ -51,9 +51,9 @@ impl Pins {
         pins.filter(|pin| overlap(pin, pages)).cloned().collect()
     }
 
-    /// Waits until no pin contains any of these pages. Returns the first such pin and its holder if
-    /// the deadline passes before, or if the calling thread made such a pin and would wait for
-    /// itself.
+    /// Waits until no pin contains any of these pages. Fails with the first such pin if the
+    /// deadline passes before, or at once if the calling thread made one of them and would wait for
+    /// itself. The holder says which of the two.
     pub(super) fn wait_for_end(
         &self,
         pages: &Range<u64>,

@@ -28,15 +28,16 @@ pub struct DaxStats {
     pub faults: u64,
     /// Faults that mapped 2 MiB in one step.
     pub large_faults: u64,
-    /// Faults that tried to map 2 MiB in one step and mapped a page instead.
+    /// Faults that tried to map 2 MiB in one step and had to use single pages instead.
     pub fallbacks: u64,
     /// Faults that mapped the zero frame.
     pub zero_faults: u64,
-    /// Holes of 2 MiB that were split for a store to one page.
+    /// Holes of 2 MiB that were split, because single pages of them were stored to, written or
+    /// pinned.
     pub downgrades: u64,
     /// Pages that were allocated.
     pub allocated: PageCount,
-    /// Bytes that were flushed.
+    /// Bytes that syncs have flushed.
     pub flushed: u64,
 }
 

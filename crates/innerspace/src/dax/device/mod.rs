@@ -81,8 +81,8 @@ impl DaxDevice {
     /// first written. The device does not count towards the limit of any [`Memory`](crate::Memory).
     ///
     /// # Errors
-    /// `len` is not a whole number of pages of 4096 bytes, or is 0; or the system has no room for
-    /// it.
+    /// [`DaxError::DeviceTooSmall`] or [`DaxError::DeviceNotPages`] if `len` is not a whole number,
+    /// at least 1, of pages of 4096 bytes; [`DaxError::Io`] if the system has no room for it.
     pub fn memory(len: u64) -> Result<DaxDevice, DaxError> {
         let mapping = memory(len)?;
         Ok(DaxDevice::new("memory device", Bytes::Memory(mapping)))
@@ -120,7 +120,8 @@ impl DaxDevice {
     /// the file may be shorter.
     ///
     /// # Errors
-    /// [`DaxError::Unsupported`] if the file system has no shared mappings.
+    /// [`DaxError::Unsupported`] if the file system has no shared mappings; [`DaxError::Io`] if the
+    /// mapping fails otherwise.
     pub(crate) fn host_file(host: &HostFile, capacity: u64) -> Result<DaxDevice, DaxError> {
         let rights = if host.writable() {
             Rights::ReadWrite
@@ -241,7 +242,7 @@ impl DaxDevice {
         unsafe { copy::copy_out(to, from) }
     }
 
-    /// Prefetches the first bytes of the page at `offset`, which is about to be written.
+    /// Prefetches the first quarter of the page at `offset`, which is about to be written.
     #[inline]
     pub(crate) fn prefetch_page(&self, offset: u64) {
         copy::prefetch::<{ PAGE_SIZE / 4 }>(self.address(offset, 1));
@@ -273,7 +274,7 @@ impl DaxDevice {
         }
     }
 
-    /// Makes the host provide room for stores to pages that are about to be mapped; see
+    /// Makes the host provide room for stores to pages that are about to be mapped or written; see
     /// [`SharedMapping::make_storable`].
     ///
     /// # Errors

@@ -6,7 +6,8 @@
 //! same number, and code that confuses the two fails at once.
 //!
 //! Each thread takes single pages from a region of its own, as long as there are enough regions.
-//! Each region has a lock. A common lock is taken to give pages back, and to find another region.
+//! Each region has a lock. A common lock is taken to give pages back, to find another region, and
+//! to take a whole one.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -98,6 +99,9 @@ impl Region {
     }
 
     /// Takes a given free page of this region, and adds it to `stale` if it was in use before.
+    ///
+    /// # Panics
+    /// Panics if the page is in use.
     fn take_page(&mut self, page: u64, stale: &mut Vec<u64>) {
         let slot = page % REGION;
         assert!(
@@ -250,8 +254,8 @@ impl Blocks {
     /// Gives pages back.
     ///
     /// # Panics
-    /// Panics if one of the pages is free already: two files, or two pages of one file, had the
-    /// same block.
+    /// Panics if one of the pages is past the end of the device, or is free already: two files, or
+    /// two pages of one file, had the same block.
     pub(crate) fn give_back(&self, pages: Range<u64>) {
         assert!(
             pages.end <= self.pages,

@@ -43,7 +43,7 @@ pub(crate) struct IdentityMap {
 struct Known {
     /// At most [`KNOWN_RUNS`] runs, the newest last, none of them empty, no two overlapping.
     runs: Vec<Run>,
-    /// The number of allocations, punched holes and changes of length so far.
+    /// The number of allocations, punched holes, changes of length and calls to `forget` so far.
     changes: u64,
 }
 

@@ -51,7 +51,7 @@ pub(crate) trait ExtentMap: Send + Sync {
     /// shorter than the real one.
     fn lookup(&self, page: u64, most: u64) -> io::Result<Extent>;
 
-    /// Returns the extent, if no query of the host is needed for it.
+    /// Returns the extent that `lookup` would return, if no query of the host is needed for it.
     fn known(&self, page: u64, most: u64) -> Option<Extent> {
         self.lookup(page, most).ok()
     }
@@ -61,8 +61,8 @@ pub(crate) trait ExtentMap: Send + Sync {
     ///
     /// # Errors
     /// `StorageFull` if there is no such run (for a single page: if the device is full); an error
-    /// with [`StoreError::Shrank`] inside if others have cut the host file. Nothing has changed
-    /// then.
+    /// with [`StoreError::Shrank`] inside if others have cut the host file; or another error of the
+    /// host. No block was given out then.
     fn allocate(&self, page: u64, pages: u64) -> io::Result<u64>;
 
     /// Turns pages into a hole. The caller ensures that no thread can reach them.
@@ -76,7 +76,7 @@ pub(crate) trait ExtentMap: Send + Sync {
     /// the new number, in the single order of all SeqCst operations.
     fn heap_bytes(&self) -> u64;
 
-    /// Returns whether freeing these pages makes the map larger.
+    /// Returns whether freeing these pages may make the map larger.
     fn is_parted_by(&self, _pages: &Range<u64>) -> bool {
         false
     }
