@@ -74,12 +74,15 @@ impl Arena {
         })
     }
 
-    /// Returns the number of frames, including the zero frame.
+    /// Returns the number of frames and holes, including the zero frame.
     pub(super) fn frames(&self) -> u32 {
         self.frames as u32
     }
 
     /// Returns the address of a frame's first byte.
+    ///
+    /// # Panics
+    /// If the frame is not in the arena.
     #[inline]
     pub(super) fn host(&self, id: FrameId) -> *mut u8 {
         if u64::from(id.0) >= self.frames {
@@ -144,6 +147,9 @@ impl Arena {
     }
 
     /// Returns the frame that holds the byte at host address `address`.
+    ///
+    /// # Panics
+    /// If the byte is not in the arena.
     #[inline]
     pub(super) fn frame_of(&self, address: usize) -> FrameId {
         let offset = address.wrapping_sub(self.memory.base() as usize);

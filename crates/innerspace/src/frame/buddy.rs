@@ -5,8 +5,9 @@
 //!
 //! A free block is in the list of its order, which is threaded through the metadata of first
 //! frames. The first frame of a free block has `Kind::Free` and the block's order. The other frames
-//! of a block have `Kind::Part`, whether it is allocated or free. So only first frames are ever
-//! touched. (Knowlton 1965.) Memory that was never given out is in no list, but a range of its own.
+//! of a block have `Kind::Part`, whether it is allocated or free. So splitting and merging touch
+//! only first frames. (Knowlton 1965.) Memory that was never given out is in no list, but in a
+//! range of its own.
 //!
 //! Everything here runs under the allocator's mutex. `Kind::Free` is set and removed only under
 //! that mutex. So the test of whether a buddy is free and whole is exact, although other threads
@@ -70,7 +71,7 @@ impl Buddy {
     }
 
     /// Takes a block of the smallest order that is large enough. If it is larger than needed,
-    /// splits it and takes the lower half. Memory that was never used is taken last. The block's
+    /// splits it and takes the lowest part. Memory that was never used is taken last. The block's
     /// first frame gets `Kind::Magazine` or `Kind::Fresh`: free, but in no list.
     pub(super) fn take(&mut self, metas: &[Meta], order: u8) -> Option<FrameId> {
         self.take_from_lists(metas, order)
@@ -96,8 +97,8 @@ impl Buddy {
         id
     }
 
-    /// Takes the lowest block of this order that has memory which was never given out. Such memory
-    /// that is skipped for the sake of alignment goes to the ends of the lists.
+    /// Takes the lowest block of this order that has memory which was never given out. Memory that
+    /// is skipped for the sake of alignment goes to the backs of the lists.
     fn take_untouched(&mut self, metas: &[Meta], order: u8) -> Option<FrameId> {
         let start = self.untouched.start.next_multiple_of(1 << order);
         if start > self.untouched.end {
@@ -127,13 +128,14 @@ impl Buddy {
     }
 
     /// Takes single frames until `into` is full or none are left, and returns how many it took. It
-    /// takes one block of as many frames as are wanted, or else the largest blocks that there are.
-    /// The frames of a block are in ascending order, and the blocks in the order of the lists.
+    /// takes blocks as large as the number wanted allows, split from larger ones if necessary, or
+    /// else the largest blocks that there are. The frames of a block are in ascending order, and
+    /// the blocks in the order of the lists.
     ///
     /// Taking small pieces first would keep more large blocks whole. But it would give out
     /// scattered frames for as long as the pieces circulate, and a page is cleared much faster
     /// after its lower neighbour. Pieces that are left alone meanwhile become whole again. Pieces
-    /// do come before memory that was never used, which costs more than any order of frames.
+    /// do come before memory that was never used, which costs more than scattered frames do.
     pub(super) fn take_singles(&mut self, metas: &[Meta], into: &mut [FrameId]) -> usize {
         let mut taken = 0;
         while taken < into.len() {

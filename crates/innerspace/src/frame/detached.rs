@@ -16,8 +16,8 @@ use crate::sync::atomic::Ordering;
 use crate::sync::self_ref::SelfRef;
 
 impl Meta {
-    /// Removes the frame from its file. The caller holds the block's lock. `me` is the owner of the
-    /// views, and contains `keep`.
+    /// Removes the frame from its file, and returns whether it is still held. The caller holds the
+    /// block's lock. `me` is the owner of the views, and contains `keep`.
     pub(crate) fn uncache<K>(&self, keep: &SelfRef<K>, me: &Arc<K>) -> Dropped {
         if let Ok(now) = self.hold.leave_file(Viewed::Refused) {
             return now.after_drop();

@@ -191,8 +191,8 @@ impl Flags {
     }
 
     /// Sets UPTODATE, which must be clear, and clears LOCKED, which must be set. Returns the
-    /// previous bits. Release, as in [`Flags::unlock`]. This is one atomic operation, so no reader
-    /// ever sees the block unlocked and not up to date.
+    /// previous bits. Release, as in [`Flags::unlock`]. This is one atomic operation, so no thread
+    /// ever sees only one of the two changes.
     #[inline(always)]
     pub(super) fn end_read(&self) -> FlagSet {
         FlagSet(self.0.fetch_add(FlagSet::LOCKED.0, Ordering::Release))

@@ -65,7 +65,7 @@ impl ArenaOptions {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum ArenaError {
-    /// The number of frames is 0, or too large for frame numbers.
+    /// The number of frames is 0, or above the maximum.
     #[error("an arena of {} frames cannot be made: it has 1 to {} frames", Grouped((*frames).into()), Grouped(MAX_FRAMES.into()))]
     Size {
         /// The number of frames asked for.
@@ -79,10 +79,10 @@ pub(crate) enum ArenaError {
         /// The number of frames asked for.
         frames: u32,
     },
-    /// The host has no memory for the arena.
+    /// The host refused to map the arena, its metadata or its lookaside tables.
     #[error("the host refused to map {} bytes: {source}", Grouped(*bytes))]
     Map {
-        /// The size asked for, in bytes.
+        /// The size of the usable frames and the zero frame, in bytes.
         bytes: u64,
         /// The host's error.
         r#source: std::io::Error,
@@ -105,7 +105,7 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Maps an arena in which all frames are free.
+    /// Maps an arena in which all frames but the zero frame are free.
     pub(crate) fn new(options: &ArenaOptions) -> Result<Frames, ArenaError> {
         let &ArenaOptions {
             frames,
@@ -175,7 +175,8 @@ impl Frames {
     }
 
     /// Takes a block of `1 << order` frames (order 0 to 9), aligned to its size. Returns `None` if
-    /// no such block is free. Never waits for memory.
+    /// no such block is free, or if `source` must leave the free frames to the reserve. Never waits
+    /// for memory.
     #[inline(always)]
     pub(crate) fn alloc(&self, order: u8, source: Source) -> Option<OwnedFrame<'_>> {
         assert!(order <= MAX_ORDER, "order {order} is above {MAX_ORDER}");
@@ -183,8 +184,10 @@ impl Frames {
         Some(self.begin(id, order))
     }
 
-    /// Takes one frame from this thread's magazine, which is filled if it is empty. Also returns,
-    /// as a hint, the frame that the thread gets next, if that is known.
+    /// Takes one frame from this thread's magazine, which is refilled if it is empty. Also returns,
+    /// as a hint, the frame that the thread gets next, if that is known. Returns `None` if the
+    /// thread has no magazine of its own, if magazines are being drained, or if the lists have no
+    /// frame to spare.
     #[inline(always)]
     pub(crate) fn alloc_from_thread_cache(&self) -> Option<(OwnedFrame<'_>, Option<FrameId>)> {
         let (id, next) = self.allocator.take_from_thread_cache(&self.metas)?;
@@ -239,13 +242,14 @@ impl Frames {
         debug_assert_eq!(meta.order(), 0, "{id:?} is a block");
     }
 
-    /// Makes frames free for allocation again: the second half of freeing, for many frames.
+    /// Makes frames free for allocation again: the second half of freeing, for many frames. May
+    /// sort `ids`.
     pub(crate) fn give_ended(&self, ids: &mut [FrameId]) {
         self.allocator.give_singles(&self.metas, ids);
     }
 
     /// Makes frames free like `give_ended`, but bypasses the magazines, so that neighbouring frames
-    /// are given out together again.
+    /// are given out together again. Sorts `ids`.
     pub(crate) fn give_ended_to_lists(&self, ids: &mut [FrameId]) {
         self.allocator.give_to_lists(&self.metas, ids);
     }
@@ -256,8 +260,8 @@ impl Frames {
         &self.metas[id.index()]
     }
 
-    /// Returns the metadata, and the address of the first byte, of the frame in which the block
-    /// with this tag was last found. The frame may be another block by now.
+    /// Returns the metadata, and the address of the first byte, of the frame that the lookaside
+    /// table guesses for this tag. The frame may be another block.
     #[inline(always)]
     pub(super) fn guess(&self, tag: Tag) -> (&Meta, NonNull<u8>) {
         let frame = self.lookaside.guess(tag);
@@ -292,21 +296,28 @@ impl Frames {
 
     /// Returns the address of a frame's first byte. The zero frame's bytes must not be written
     /// (I4).
+    ///
+    /// # Panics
+    /// If the frame is not in the arena.
     #[inline]
     pub(crate) fn host(&self, id: FrameId) -> *mut u8 {
         self.arena.host(id)
     }
 
     /// Returns the address of a frame's first byte, for the frame's owner.
+    ///
+    /// # Panics
+    /// If the frame is not in the arena.
     #[inline(always)]
     pub(super) fn start(&self, id: FrameId) -> NonNull<u8> {
         let start = self.arena.start_of(FrameOffset::of(id));
         start.unwrap_or_else(|| self.arena.outside(id))
     }
 
-    /// Gives back memory of the metadata of `gone`, the blocks that have become holes: those pages
-    /// in which only holes have their metadata. The blocks are in ascending order. The caller holds
-    /// the buddy mutex.
+    /// Gives pages of metadata back to the host. `gone` are blocks that have become holes. Of the
+    /// pages with their metadata, gives back those that hold nothing but the metadata of holes, and
+    /// of frames that were never given out. The blocks are in ascending order. The caller holds the
+    /// buddy mutex.
     pub(super) fn discard_metas(&self, gone: &[Range<u32>]) {
         let pages = |block: &Range<u32>| {
             block.start as usize / METAS_PER_PAGE..(block.end as usize).div_ceil(METAS_PER_PAGE)

@@ -104,7 +104,7 @@ impl HoldState {
         self.0 & WMAPPED != 0
     }
 
-    /// Returns whether the frame is anonymous and has one reference and no view. It may be pinned.
+    /// Returns whether the frame is in no file and has one reference and no view. It may be pinned.
     pub(crate) const fn is_one_ref(self) -> bool {
         self.0 & !(FIELD * MAPPED) == UNCACHED | REF
     }
@@ -195,8 +195,8 @@ impl Hold {
         Hold(AtomicU64::new(state.0))
     }
 
-    /// Returns the present word, which another thread may change at any moment. Returns 0, the word
-    /// of a frame that was never published, as `NONE`.
+    /// Returns the present word, which another thread may change at any moment. For a frame that
+    /// was never published, whose word is 0, returns `NONE`.
     #[inline]
     pub(crate) fn load(&self) -> HoldState {
         match self.0.load(Ordering::Acquire) {
@@ -217,8 +217,8 @@ impl Hold {
         self.0.store(state.0, Ordering::Release);
     }
 
-    /// Applies `change` by compare-exchange until it succeeds. If `change` returns `None`, leaves
-    /// the word as it is, and returns it as the error.
+    /// Applies `change` by compare-exchange until that succeeds, and returns the new word. If
+    /// `change` returns `None`, leaves the word as it is, and returns it as the error.
     #[inline]
     fn update(
         &self,
@@ -242,15 +242,15 @@ impl Hold {
         }
     }
 
-    /// Adds `count` if `may` returns true for the present word.
+    /// Adds `count` if `may` returns true for the present word. Returns whether it was added.
     #[inline]
     fn try_add(&self, count: u64, order: Ordering, may: impl Fn(HoldState) -> bool) -> bool {
         self.update(order, |now| may(now).then_some(now.0 + count))
             .is_ok()
     }
 
-    /// Subtracts `count`. Release: pairs with the Acquire of the thread that frees the frame.
-    /// Acquire: this may be that thread.
+    /// Subtracts `count`, and panics if the field has less. Release: pairs with the Acquire of the
+    /// thread that frees the frame. Acquire: this may be that thread.
     #[inline]
     fn drop_count(&self, count: u64) -> Dropped {
         #[cfg(all(test, not(loom), not(shuttle)))]
@@ -309,8 +309,9 @@ impl Hold {
         Dropped::Last
     }
 
-    /// Takes a view if the frame is cached and cannot be written to. Acquire: pairs with `publish`,
-    /// `end_write` and `clear_wmapped`. The caller checks UPTODATE afterwards.
+    /// Takes a view if the frame is cached and cannot be written to, and the count has room.
+    /// Acquire: pairs with `publish`, `end_write` and `clear_wmapped`. The caller checks UPTODATE
+    /// afterwards.
     #[inline]
     pub(crate) fn try_view(&self) -> bool {
         self.try_add(VIEW, Ordering::Acquire, |now| {
@@ -318,8 +319,9 @@ impl Hold {
         })
     }
 
-    /// Takes a view of a hot frame ([`super::marks`]), in a single attempt, as a hit does. Acquire:
-    /// as in [`Hold::try_view`]; it also pairs with `warm`, whose caller had found UPTODATE.
+    /// Takes a view if the frame is hot ([`super::marks`]) and cannot be written to, and the count
+    /// has room. Makes a single attempt, as a hit does. Acquire: as in [`Hold::try_view`]; it also
+    /// pairs with `warm`, whose caller had found UPTODATE.
     #[inline(always)]
     pub(crate) fn try_view_hot(&self) -> bool {
         #[cfg(all(test, not(loom), not(shuttle)))]
@@ -332,8 +334,8 @@ impl Hold {
                 .is_ok()
     }
 
-    /// Sets COLD: the next use may have to set a mark. Called after a mark was removed. The frame
-    /// may have been freed since.
+    /// Sets COLD if the frame is cached: the next use may have to set a mark. Called after a mark
+    /// was removed, or found missing. The frame may have been freed since.
     ///
     /// Writes the word even if COLD is set already. AcqRel: a later [`Hold::warm`] reads this
     /// write, so its caller then finds the mark removed.
@@ -343,9 +345,9 @@ impl Hold {
         });
     }
 
-    /// Clears COLD: a use has no mark to set, and the bytes are up to date. The caller holds the
-    /// frame, and checks the marks again afterwards. AcqRel: pairs with [`Hold::cool`] and, for the
-    /// bytes, with [`Hold::try_view_hot`].
+    /// Clears COLD if the frame is cached: a use has no mark to set, and the bytes are up to date.
+    /// The caller holds the frame, and checks the marks again afterwards. AcqRel: pairs with
+    /// [`Hold::cool`] and, for the bytes, with [`Hold::try_view_hot`].
     pub(crate) fn warm(&self) {
         let _cached = self.update(Ordering::AcqRel, |now| {
             now.is_cached().then_some(now.0 & !COLD)
@@ -371,8 +373,9 @@ impl Hold {
         }
     }
 
-    /// Takes a view of a frame that is in no file and has an owner. The caller ensures that nothing
-    /// writes to the frame as long as it has views. Acquire: pairs with `publish`.
+    /// Takes a view if the frame is in no file and has a reference, and the count has room. The
+    /// caller ensures that nothing writes to the frame as long as it has views. Acquire: pairs with
+    /// `publish`.
     pub(crate) fn try_view_still(&self) -> bool {
         self.try_add(VIEW, Ordering::Acquire, |now| {
             now.refs() > 0 && !now.is_cached() && now.0 & VIEWS_FULL == 0
@@ -405,7 +408,7 @@ impl Hold {
         self.drop_count(VIEW)
     }
 
-    /// Starts writing to a cached frame that has no views. The caller holds the block's lock.
+    /// Starts writing to a cached frame if it has no views. The caller holds the block's lock.
     /// Acquire: pairs with `put_view`, so that the reads through the last view come before the
     /// bytes change.
     pub(crate) fn try_begin_write(&self) -> bool {
@@ -428,8 +431,8 @@ impl Hold {
         );
     }
 
-    /// Allows write translations of a frame that has no views. The caller holds the block's lock.
-    /// Acquire: as in `try_begin_write`.
+    /// Allows write translations of a frame if it has neither views nor a writer. The caller holds
+    /// the block's lock. Acquire: as in `try_begin_write`.
     pub(crate) fn try_set_wmapped(&self) -> bool {
         self.update(Ordering::Acquire, |now| {
             (now.views() == 0 && !now.has_writer()).then_some(now.0 | WMAPPED)
@@ -453,9 +456,9 @@ impl Hold {
         })
     }
 
-    /// Counts a page that is about to be installed, if the frame is in a file's index. Like
-    /// [`Hold::try_get_cached`], it is for a lookup that does not hold the frame yet. Until the
-    /// page is installed, the count serves as the caller's hold.
+    /// Counts a page that is about to be installed, if the frame is in a file's index and the count
+    /// has room. Like [`Hold::try_get_cached`], it is for a lookup that does not hold the frame
+    /// yet. Until the page is installed, the count serves as the caller's hold.
     #[inline]
     pub(crate) fn try_map_cached(&self) -> bool {
         self.try_add(MAPPED, Ordering::Acquire, |now| {
@@ -463,7 +466,7 @@ impl Hold {
         })
     }
 
-    /// Counts a second borrower of a leaf that has one borrower and no other hold. While both are
+    /// Counts a second borrower of a leaf if it has one borrower and no other hold. While both are
     /// counted, any other call of this function fails. Acquire: pairs with the Release of every
     /// drop.
     pub(crate) fn try_map_both(&self) -> bool {
@@ -483,8 +486,9 @@ impl Hold {
     }
 
     /// Makes a cached frame owned again if exactly `refs` references hold it (the index's and the
-    /// caller's own) and it has no view and no installed page. WMAPPED may still be set: with no
-    /// installed page, no translation is left. Acquire: pairs with the Release of every drop.
+    /// caller's own) and it has no view, no writer and no installed page. WMAPPED may still be set:
+    /// with no installed page, no translation is left. Acquire: pairs with the Release of every
+    /// drop.
     pub(crate) fn freeze(&self, refs: u32) -> bool {
         self.update(Ordering::AcqRel, |now| {
             (now.0 & !WMAPPED | COLD == HoldState::cached(refs).0).then_some(HoldState::NONE.0)
@@ -494,8 +498,9 @@ impl Hold {
 
     /// Removes the frame from its file. In one step it sets UNCACHED and clears the bits that only
     /// a block of a file has, so that no view can be taken afterwards. The index's reference is
-    /// dropped too, unless the frame has views, which inherit it. If `viewed` is `Refused`, a frame
-    /// with views stays in its file. The caller holds the block's lock.
+    /// dropped too, unless the frame has views, which inherit it. Returns the new word. If `viewed`
+    /// is `Refused`, a frame with views stays in its file, and the word is returned as the error.
+    /// The caller holds the block's lock.
     pub(super) fn leave_file(&self, viewed: Viewed) -> Result<HoldState, HoldState> {
         self.update(Ordering::AcqRel, |now| {
             assert!(

@@ -9,8 +9,8 @@
 //!
 //! Where the advice changes, the host divides a mapping, and a process may have only 65,530 of them
 //! (`vm.max_map_count`). So there are at most [`PARTS`] parts, which are larger than a huge page in
-//! memories above 4 GiB. If the host cannot divide a mapping, no part has huge pages from then on,
-//! and no further mapping is needed.
+//! memories above 4 GiB. If the host refuses the advice for a part that is about to get its first
+//! hole, no part has huge pages from then on, and no further mapping is needed.
 
 use std::ops::Range;
 
@@ -29,7 +29,8 @@ pub(super) struct HugeParts {
     pub(super) holes: Box<[u32]>,
     /// log2 of the number of frames in a part.
     order: u8,
-    /// Whether no part has huge pages: none were asked for, or the host refused the advice.
+    /// Whether no part has huge pages: none were asked for, or the host refused to take the advice
+    /// for a part back.
     only_small: bool,
 }
 

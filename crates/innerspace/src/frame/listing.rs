@@ -33,9 +33,9 @@ impl Listed {
         }
     }
 
-    /// Stores the listing. The caller holds the lock of the lists of the frame's group. If the
-    /// frame was in no place, the caller is the thread that lists it. Release: pairs with `load`,
-    /// so that a thread that sees the place also sees everything set before.
+    /// Stores the listing. The caller holds the lock of the lists of the frame's group, or is the
+    /// thread that lists the frame, which was in no place. Release: pairs with `load`, so that a
+    /// thread that sees the place also sees everything set before.
     #[inline(always)]
     pub(crate) fn store(&self, Listing { place, group }: Listing) {
         let word = u32::from(group) << GROUP_SHIFT | u32::from(place);

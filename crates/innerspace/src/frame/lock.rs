@@ -103,8 +103,8 @@ impl<'a> FrameLock<'a> {
         self.try_at_once().is_ok()
     }
 
-    /// Takes the lock if it is free. It must not be called in a section, because it may take the
-    /// queue's mutex for a moment.
+    /// Takes the lock if it is free and the first waiter may be passed. It must not be called in a
+    /// section, because it may take the queue's mutex for a moment.
     #[inline]
     pub(crate) fn try_lock(&self) -> bool {
         match self.try_at_once() {
@@ -123,7 +123,8 @@ impl<'a> FrameLock<'a> {
     }
 
     /// Tries to take the lock although WAITERS is set. Whether the first waiter may be passed is
-    /// not known yet, and the waiters may be waiting for the other bit, or be gone.
+    /// not known yet, and the waiters may be waiting for the other bit, or be gone. If the first
+    /// waiter may not be passed, a free lock is handed to it.
     #[cold]
     fn try_lock_past_waiters(&self) -> bool {
         let mut queue = self.queue();
@@ -166,7 +167,8 @@ impl<'a> FrameLock<'a> {
     }
 
     /// Spins for the lock while the queue is empty, because most locks are held for less time than
-    /// a wake-up takes. Does not spin if the order is strict, since spinning threads have no order.
+    /// a wake-up takes. Returns whether it took the lock. Does not spin if the order is strict,
+    /// since spinning threads have no order.
     fn lock_soon(&self) -> bool {
         let mut backoff = Backoff::new();
         while self.waits.patience() > 0 && backoff.is_busy() {
@@ -262,7 +264,7 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// Releases the lock.
+    /// Releases the lock, and wakes waiters if there are any.
     ///
     /// # Panics
     /// If the lock is not held.
@@ -295,7 +297,10 @@ impl<'a> FrameLock<'a> {
     }
 
     /// Releases the lock of a block that was read and is not UPTODATE yet. Sets UPTODATE (or ERROR)
-    /// in the same atomic operation.
+    /// in the same atomic operation. Wakes waiters if there are any.
+    ///
+    /// # Panics
+    /// If the block is not locked, or is UPTODATE already.
     pub(crate) fn end_read(&self, end: ReadEnd) {
         let check = |seen: u8| {
             assert!(
@@ -396,8 +401,8 @@ impl<'a> FrameLock<'a> {
         woken.for_each(|sleeper| sleeper.unpark());
     }
 
-    /// Sleeps until the bit has been clear at some moment since the call. Does not set the bit.
-    /// Another thread may set it again immediately.
+    /// Sleeps until the bit has been clear at some moment since the call, or the deadline passes.
+    /// Does not set the bit. Another thread may set it again immediately.
     pub(crate) fn wait(&self, bit: Bit, deadline: Option<Instant>) -> WaitEnd {
         order::may_wait(Rank::Block);
         let sleeper = Sleeper::new();
@@ -412,8 +417,9 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// Drops the caller's reference, then waits until the bit has been clear at some moment. Once
-    /// `put` has been called the frame may be freed and reused, so nothing here touches it again.
+    /// Enqueues the caller, drops its reference by `put`, then waits until the bit has been clear
+    /// at some moment. Returns the result of `put`. Once `put` has been called the frame may be
+    /// freed and reused, so nothing here touches it again.
     #[cfg_attr(
         not(test),
         expect(
@@ -434,7 +440,8 @@ impl<'a> FrameLock<'a> {
         dropped
     }
 
-    /// Enqueues a waiter that wants to see the bit clear. Returns `None` if the bit is clear now.
+    /// Enqueues a waiter that wants to see the bit clear, and returns its ticket. Returns `None` if
+    /// the bit is clear now.
     pub(super) fn enqueue_shared(&self, bit: Bit, sleeper: &Arc<Sleeper>) -> Option<u64> {
         // Acquire, here and below: pairs with the Release that cleared the bit.
         if !self.flags.load().contains(bit.flag()) {

@@ -50,7 +50,8 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::per_thread::{Draining, OWNERS, SHARED, ThreadSlots};
 use crate::sync::{Mutex, Rank};
 
-/// The maximum number of frames that a magazine takes or gives away in one step.
+/// The maximum number of frames that a magazine takes or gives away in one step, except when it is
+/// drained.
 pub(crate) const HALF: usize = CAPACITY / 2;
 
 /// Whether an allocation may use the reserved frames.
@@ -122,7 +123,8 @@ impl Allocator {
     }
 
     /// Takes a block, whose first frame gets the kind `Magazine` or `Fresh`. Returns `None` if
-    /// there is no block of that order even after the magazines were drained.
+    /// there is no block of that order even after the magazines were drained, or if `source` must
+    /// leave the free frames to the reserve.
     #[inline(always)]
     pub(super) fn take(&self, metas: &[Meta], order: u8, source: Source) -> Option<FrameId> {
         if order == 0
@@ -137,8 +139,8 @@ impl Allocator {
     }
 
     /// Takes a single frame as [`Allocator::take`] does, if the calling thread has a magazine of
-    /// its own and finds a frame there or in the lists. Also returns the frame that the thread gets
-    /// next, if that is known.
+    /// its own, finds a frame there or in the lists, and no thread is draining the magazines. Also
+    /// returns the frame that the thread gets next, if that is known.
     #[inline(always)]
     pub(super) fn take_from_thread_cache(
         &self,
@@ -150,8 +152,9 @@ impl Allocator {
         Some((id, magazine.top()))
     }
 
-    /// Returns, as a hint, the single frame that the calling thread gets next. `None` if the thread
-    /// has no magazine of its own, because a hint does not justify locking a mutex.
+    /// Returns, as a hint, the single frame that the calling thread gets next. `None` if its
+    /// magazine is empty, if magazines are being drained, or if the thread has no magazine of its
+    /// own, because a hint does not justify locking a mutex.
     #[inline(always)]
     pub(super) fn peek(&self) -> Option<FrameId> {
         self.magazines.enter_own(thread_number())?.top()
@@ -226,7 +229,8 @@ impl Allocator {
         draining
     }
 
-    /// Returns the number of frames that a magazine takes or gives away in one step.
+    /// Returns the number of frames that a magazine takes or gives away in one step, except when it
+    /// is drained.
     fn half(&self) -> usize {
         self.capacity / 2
     }
@@ -285,7 +289,7 @@ fn magazine_number() -> usize {
     }
 }
 
-/// Gives the `most` coldest frames of a magazine to the lists.
+/// Gives up to `most` of the coldest frames of a magazine to the lists.
 fn give_coldest(magazine: &Stack, most: usize, buddy: &mut Buddy, metas: &[Meta]) {
     let mut ids = [FrameId(0); CAPACITY];
     let mut len = 0;

@@ -190,8 +190,9 @@ impl Meta {
     }
 
     /// Returns the borrower of a leaf of a page table, if there is exactly one. A leaf keeps the
-    /// XOR of all its borrowers' numbers in `index`: 0 with none, and without meaning with several.
-    /// Acquire: a thread that reads a borrower's number sees the words by which that leaf borrows.
+    /// XOR of all its borrowers' numbers in `index`. So the result is `None` with no borrower, and
+    /// has no meaning with several. Acquire: a thread that reads a borrower's number sees the words
+    /// by which that leaf borrows.
     pub(crate) fn borrowers(&self) -> Option<FrameId> {
         let names = self.index.load(Ordering::Acquire);
         (names != 0).then_some(FrameId(names as u32))
@@ -306,8 +307,8 @@ impl Meta {
         self.set_kind(Kind::Owned);
     }
 
-    /// Marks a frame as no longer allocated. A second free of the same frame panics, because it
-    /// finds a kind that is not live.
+    /// Marks a frame as no longer allocated. Panics if the frame is held. A second free of the same
+    /// frame panics too, because it finds a kind that is not live.
     #[inline]
     pub(super) fn end(&self, id: FrameId) {
         let hold = self.hold.load();

@@ -233,7 +233,8 @@ impl<'f> OwnedFrame<'f> {
         self.into_id()
     }
 
-    /// Consumes the guard without freeing the frame. The caller frees the frame by its number.
+    /// Consumes the guard without freeing the frame. From then on the caller is responsible for the
+    /// frame.
     #[inline(always)]
     pub(crate) fn into_id(self) -> FrameId {
         let id = self.id;

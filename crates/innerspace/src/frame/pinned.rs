@@ -41,8 +41,8 @@ pub(crate) struct Pinned<K: ViewOwner> {
     /// The metadata of the block's first frame, or `None` if the bytes are not those of one block.
     pub(super) block: Option<NonNull<Meta>>,
     /// For a view of one block or several, the owner, which is a `K`. For several blocks
-    /// [`SEVERAL`] is set as well. For other views this is null if the bytes stay for ever, and a
-    /// `Box` of a `Copied` otherwise.
+    /// [`SEVERAL`] is set as well. For other views this is null if there are no bytes or they stay
+    /// for ever, and a `Box` of a `Copied` otherwise.
     pub(super) owner: *const (),
     pub(super) _of: PhantomData<K>,
 }
@@ -54,7 +54,8 @@ pub(super) const SEVERAL: usize = 1;
 /// The bytes of a view that has none yet.
 const NO_BYTES: NonNull<[u8]> = NonNull::from_ref(&[]);
 
-/// The bytes of a cloned view of a block that had too many views to count one more.
+/// The bytes of a cloned view of a block that had too many views to count one more, or that was
+/// cloned in a child of fork(2).
 type Copied = Arc<[u8]>;
 
 // SAFETY: the bytes are read-only as long as the view is held, so any thread may read them.
@@ -93,8 +94,9 @@ impl<K: ViewOwner> Pinned<K> {
         }
     }
 
-    /// Takes a view of the page with this tag, hot or not, if it is where it was last found.
-    /// Returns its frame as well. The view is empty until [`Pinned::up_to_date`] gives it bytes.
+    /// Takes a view of the page with this tag, hot or not, if it is where it was last found and can
+    /// be viewed. Returns its frame as well. The view is empty until [`Pinned::up_to_date`] gives
+    /// it bytes.
     pub(crate) fn take_guessed(owner: &K, tag: Tag) -> Option<(FrameId, Pinned<K>)> {
         let frames = owner.frames();
         let frame = frames.lookaside.guess(tag);
@@ -110,7 +112,7 @@ impl<K: ViewOwner> Pinned<K> {
     }
 
     /// Takes a view of whichever block starts at `frame`. Returns `None` if the frame is not
-    /// cached, is being written or is mapped writable. The view is empty until
+    /// cached, is being written, is mapped writable or has too many views. The view is empty until
     /// [`Pinned::up_to_date`] gives it bytes.
     pub(crate) fn take(owner: &K, frame: FrameId) -> Option<Pinned<K>> {
         let meta = owner.frames().meta(frame);
@@ -135,9 +137,9 @@ impl<K: ViewOwner> Pinned<K> {
     }
 
     /// Takes a view of the bytes `range` of the block that starts at `frame`. Returns `None` if the
-    /// frame is not cached, is not up to date, is being written or is mapped writable, or if
-    /// `range` is not inside the block. The frame may be another block by now, so the caller looks
-    /// again where it found the frame.
+    /// frame is not cached, is not up to date, is being written, is mapped writable or has too many
+    /// views, or if `range` is not inside the block. The frame may be another block by now, so the
+    /// caller looks again where it found the frame.
     pub(crate) fn try_new(
         owner: &Arc<K>,
         frame: FrameId,
@@ -219,7 +221,8 @@ impl<K: ViewOwner> Clone for Pinned<K> {
 }
 
 impl<K: ViewOwner> Pinned<K> {
-    /// Takes a second view, of a part of the bytes.
+    /// Takes a second view, of a part of the bytes. If the views of a block cannot be counted
+    /// (there are too many, or this is a child of fork(2)), the result is a copy of the part.
     ///
     /// # Panics
     /// If the part reaches beyond the bytes.

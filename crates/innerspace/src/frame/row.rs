@@ -144,6 +144,9 @@ impl<K: ViewOwner> Pinned<K> {
     /// and ends in the page with the second tag: the usual small view across a block's end. Returns
     /// `None` unless the first page is where it was last found, the second page is right behind it,
     /// and both are hot.
+    ///
+    /// # Panics
+    /// If the bytes do not begin in the first page, or reach beyond the second.
     #[inline]
     pub(crate) fn find_pair(
         owner: &K,

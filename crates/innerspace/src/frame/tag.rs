@@ -90,8 +90,9 @@ impl Tags {
         Tag(self.first.load(Ordering::Relaxed).wrapping_add(block))
     }
 
-    /// Returns the tag for the frame that is about to hold `block`. The caller holds the index's
-    /// mutex.
+    /// Returns the tag for the frame that is about to hold `block`, or [`Tag::NONE`] if blocks of
+    /// the file, or blocks this far behind its beginning, have no tags. The caller holds the
+    /// index's mutex.
     #[inline]
     pub(crate) fn given(&self, block: u64) -> Tag {
         let first = self.first.load(Ordering::Relaxed);

@@ -213,8 +213,8 @@ impl Queue {
         self.change(key, |waiters| waiters.shared.remove(&ticket))
     }
 
-    /// Removes all shared waiters, in constant time, and returns them. The caller wakes them after
-    /// it has released the mutex.
+    /// Removes all shared waiters of a key, without a walk over them, and returns them. The caller
+    /// wakes them after it has released the mutex.
     pub(super) fn take_shared(&mut self, key: Key) -> BTreeMap<u64, Arc<Sleeper>> {
         self.change(key, |waiters| std::mem::take(&mut waiters.shared))
     }
@@ -233,7 +233,8 @@ impl Queue {
         })
     }
 
-    /// Changes the waiters of a key, if there are any, and removes the key if none is left.
+    /// Changes the waiters of a key, if there are any, and removes the key if none is left. Returns
+    /// the result of `change`, or the default value if there were no waiters.
     fn change<T: Default>(&mut self, key: Key, change: impl FnOnce(&mut Waiters) -> T) -> T {
         let Entry::Occupied(mut entry) = self.keys.entry(key) else {
             return T::default();

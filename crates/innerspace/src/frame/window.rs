@@ -28,10 +28,11 @@
 //! **Hosts with larger pages**, and the portable form of `sys`, cannot take back single frames. On
 //! such a host, the process may take up to four times the memory of its frames.
 //!
-//! Everything is done under the buddy mutex, so that a walk from block to block is exact. The kind
-//! and order of a block's first frame are set under this mutex, or by the block's owner, which does
-//! not change where the next block begins. The walk looks at a line of metadata for each block,
-//! starting where the last window ended. So it is not for hot paths.
+//! The records of windows and holes are read and changed under the buddy mutex, so that a walk from
+//! block to block is exact. The kind and order of a block's first frame are set under this mutex,
+//! or by the block's owner, which does not change where the next block begins. The walk looks at a
+//! line of metadata for each block, starting where the last window ended. So it is not for hot
+//! paths.
 
 use std::ops::Range;
 
@@ -51,8 +52,10 @@ pub(crate) struct Window<'f> {
 }
 
 impl Frames {
-    /// Finds consecutive holes for `blocks` blocks of `1 << order` frames. Returns `None` if there
-    /// is no such run, or if it would be longer than the memory.
+    /// Finds consecutive holes for `blocks` blocks of `1 << order` frames, or makes free blocks
+    /// holes where runs of holes are too short. Returns `None` if no run of holes and free blocks
+    /// is long enough, if there are too few holes in all, if `blocks` is 0, or if the run would be
+    /// longer than the memory.
     pub(crate) fn window(&self, order: u8, blocks: u64) -> Option<Window<'_>> {
         let len = u32::try_from(blocks.checked_shl(order.into())?).ok()?;
         if len > self.total() || blocks == 0 {
@@ -210,8 +213,9 @@ impl Buddy {
         None
     }
 
-    /// Removes the free blocks in a window from the lists, and gives their memory back. Returns how
-    /// many frames of the window were free.
+    /// Removes the free blocks in a window from the lists, and gives their memory back. The parts
+    /// of these blocks outside the window stay free. Returns how many frames of the window were
+    /// free.
     fn take_free(&mut self, frames: &Frames, window: &Range<u32>) -> u32 {
         let metas = frames.metas();
         let start = window.start & !((1 << MAX_ORDER) - 1);

@@ -43,6 +43,9 @@ impl<'f> Writing<'f> {
     }
 
     /// Stores `bytes` at `offset` in the block.
+    ///
+    /// # Panics
+    /// If the bytes reach beyond the block.
     pub(crate) fn write(&mut self, offset: usize, bytes: &[u8]) {
         let to = self.frames.bytes_of(self.frame, offset, bytes.len());
         // SAFETY: the bytes are inside the block, of which no slice exists (WRITER excludes views).
@@ -51,6 +54,9 @@ impl<'f> Writing<'f> {
     }
 
     /// Stores zeros into `range` of the block.
+    ///
+    /// # Panics
+    /// If the range reaches beyond the block.
     pub(crate) fn zero(&mut self, range: Range<usize>) {
         let len = range.end - range.start;
         let start = self.frames.bytes_of(self.frame, range.start, len);
@@ -75,6 +81,9 @@ pub(crate) struct Filling<'f> {
 impl<'f> Filling<'f> {
     /// Takes over the right to fill. The caller has just published the frame locked, and adopts it
     /// only once.
+    ///
+    /// # Panics
+    /// If the block is not locked, or is up to date.
     pub(crate) fn adopt(frames: &'f Frames, frame: FrameId) -> Filling<'f> {
         check_filled(frames, frame);
         Filling { frames, frame }
@@ -115,6 +124,9 @@ pub(crate) struct Fills<K: ViewOwner> {
 impl<K: ViewOwner> Fills<K> {
     /// Takes over the right to fill. The caller has published the blocks locked, and adopts them
     /// only once.
+    ///
+    /// # Panics
+    /// If a block is not locked, is up to date or has another size.
     pub(crate) fn adopt(owner: &Arc<K>, blocks: Vec<FrameId>, block_bytes: usize) -> Fills<K> {
         for block in &blocks {
             check_filled(owner.frames(), *block);
@@ -140,6 +152,9 @@ impl<K: ViewOwner> Fills<K> {
 
     /// Returns the bytes of a range of the concatenated blocks, in as few pieces as their addresses
     /// allow.
+    ///
+    /// # Panics
+    /// If the range reaches beyond the blocks.
     pub(crate) fn slices_mut(&mut self, bytes: Range<usize>) -> Vec<IoSliceMut<'_>> {
         assert!(bytes.end <= self.len(), "outside the blocks");
         let mut slices: Vec<IoSliceMut<'_>> = Vec::new();
@@ -179,6 +194,9 @@ impl Frames {
 
     /// Fills `into` with bytes of the block at `frame`, from `offset` on. The caller holds the
     /// block and found it up to date. Bytes that are written meanwhile may be torn.
+    ///
+    /// # Panics
+    /// If the block has fewer bytes.
     pub(crate) fn copy_out(&self, frame: FrameId, offset: usize, into: &mut [u8]) {
         debug_assert!(
             self.meta(frame).flags.load().contains(FlagSet::UPTODATE),
