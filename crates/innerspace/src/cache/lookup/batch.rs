@@ -51,7 +51,8 @@ fn remove_some<'f>(
 }
 
 /// Locks the next cached blocks in `next..end`, at most [`BATCH`], in ascending order, and waits
-/// until no write of them is under way. Advances `next` past them.
+/// until no write of them is under way. Advances `next` past them, or to `end` if no cached block
+/// is left.
 pub(crate) fn lock_batch<'f>(core: &'f FileCore, next: &mut u64, end: u64) -> Vec<Locked<'f>> {
     let mut batch = Vec::new();
     while batch.len() < BATCH {

@@ -77,7 +77,7 @@ impl<'f> BlockRef<'f> {
         self
     }
 
-    /// Waits until a bit of the block is clear.
+    /// Waits until `bit` of the block is clear.
     pub(crate) fn wait(&self, bit: Bit) {
         self.file.frames().lock_of(self.frame).wait(bit, None);
     }
@@ -197,7 +197,8 @@ impl Drop for Locked<'_> {
 /// A block that was just made: in the index, locked, not up to date. If this is dropped without
 /// being finished, the block is removed from the index.
 pub(crate) struct NewBlock<'f> {
-    /// The block, and the right to change its bytes. `None` once it is finished or has failed.
+    /// The block, and the right to change its bytes. `None` once it is finished, has failed, or was
+    /// given to a request.
     made: Option<(BlockRef<'f>, Filling<'f>)>,
 }
 
@@ -308,8 +309,8 @@ impl fmt::Debug for NewBlock<'_> {
 }
 
 impl FileCore {
-    /// Publishes a frame as a block of this file. No other thread finds the block until it is in
-    /// the index.
+    /// Publishes a frame as a block of this file. No lookup finds the block until it is in the
+    /// index.
     #[inline(always)]
     pub(crate) fn publish(
         &self,

@@ -31,7 +31,7 @@ pub(crate) struct Get(u16);
 impl Get {
     /// No flag.
     pub(crate) const NONE: Get = Get(0);
-    /// Mark the block accessed; a new block is made with REFERENCED set.
+    /// Mark the block accessed; a new block is made with REFERENCED set, unless DONTCACHE is given.
     pub(crate) const ACCESSED: Get = Get(1 << 0);
     /// The caller will make the block dirty, so a refault does not activate it.
     pub(crate) const WRITE: Get = Get(1 << 1);
@@ -41,7 +41,7 @@ impl Get {
     pub(crate) const NOIO: Get = Get(1 << 3);
     /// Wait until no write of the block is under way.
     pub(crate) const STABLE: Get = Get(1 << 4);
-    /// Evict the block after use unless it was also used in another way.
+    /// Evict a new block after use unless it was also used in another way.
     pub(crate) const DONTCACHE: Get = Get(1 << 5);
     /// Mark a new block as read ahead of its first use.
     pub(crate) const AHEAD: Get = Get(1 << 6);
@@ -128,7 +128,8 @@ impl Drop for Unlisted<'_> {
 }
 
 impl FileCore {
-    /// Looks a block up and locks it as the flags say (see [`Get`]), if it is cached.
+    /// Looks a block up and locks it as the flags say (see [`Get`]), if it is cached. Fails if the
+    /// block's fill failed and removed it, or, with [`Get::NOWAIT`], if this would wait.
     pub(crate) fn find_lock(&self, block: u64, get: Get) -> Result<Option<Locked<'_>>, FileError> {
         while let Some(held) = self.lookup(block) {
             let Some(locked) = self.lock_found(held, get)? else {
@@ -173,7 +174,7 @@ impl FileCore {
     }
 
     /// Enters a block's frame, found in the index, in the lookaside table, so that the next lookup
-    /// of the block guesses this frame.
+    /// of the block guesses this frame. Does nothing in a file without tags.
     pub(crate) fn note_found(&self, block: u64, frame: FrameId) {
         let tag = self.blocks.index.tags().sought(block);
         if tag.is_somewhere() {
@@ -227,7 +228,8 @@ impl FileCore {
         self.blocks.index.load(self.frames(), block) == Word::Block(frame)
     }
 
-    /// Locks a found block. Returns `None` if the block has left the index.
+    /// Locks a found block. Returns `None` if the block has left the index, or the error of its
+    /// fill if that failed. With [`Get::NOWAIT`], fails if the lock is taken.
     fn lock_found<'f>(
         &'f self,
         held: BlockRef<'f>,
@@ -251,7 +253,8 @@ impl FileCore {
         Ok(Some(Locked::new(held)))
     }
 
-    /// Waits until the fill of a block has ended. Returns the fill's error if it failed.
+    /// Waits until the fill of a block has ended. If it failed, returns its error, except where
+    /// `check_fill_error` returns none.
     pub(crate) fn wait_filled(&self, held: &BlockRef<'_>) -> Result<(), FileError> {
         self.wait_made(held);
         if held.is_up_to_date() {
@@ -263,7 +266,7 @@ impl FileCore {
 
     /// Returns the error if a fill failed and removed this held block. Returns no error if the
     /// files that the store is made of had no memory: the caller then fills the block itself, and
-    /// makes room for that.
+    /// makes room for that. A fill that was given up leaves no error either.
     fn check_fill_error(&self, held: &BlockRef<'_>) -> Result<(), FileError> {
         if held.is_up_to_date() {
             return Ok(());
@@ -336,7 +339,8 @@ impl FileCore {
 
     /// Puts a published, locked block with two references (the index's and the caller's) into the
     /// index and on the LRU list. The block is freed instead if another one is there, the basis
-    /// does not hold, no node can be allocated, or the file is closed. The last two are errors.
+    /// does not hold, no node can be allocated, or the file is closed. In the first two cases,
+    /// returns false; the last two are errors.
     fn insert(
         &self,
         block: u64,
@@ -393,8 +397,9 @@ impl FileCore {
         self.pool.refault_decision(evicted_at, pages)
     }
 
-    /// Removes a block from the index and from its LRU list. The caller holds the block's lock, and
-    /// drops the index's reference itself: afterwards by `uncache`, or before by `freeze`.
+    /// Removes a block from the index, and from its LRU list unless it is viewed. The caller holds
+    /// the block's lock, and drops the index's reference itself: afterwards by `uncache`, or before
+    /// by `freeze`.
     pub(crate) fn unlink(&self, block: u64, frame: FrameId, shadow: Option<u64>) {
         let mut freed = Vec::new();
         self.blocks
