@@ -1,9 +1,10 @@
 //! The calls from reclaim: age, evict, clean, flush.
 //!
-//! Reclaim names frames without holding them: each may belong to another block by now. So these
-//! calls take a reference to a cached frame, check its owner and index, lock it without waiting,
-//! and check the file's index once more. After that, the frame is a block of the file, and stays in
-//! the index.
+//! Reclaim names frames without holding them: each may belong to another block by now. So an
+//! eviction takes a reference to a cached frame, checks its owner, locks it without waiting, and
+//! checks that the file's index leads to it. After that, the frame is a block of the file, and
+//! stays in the index. Cleaning checks only the owner: it then writes whatever dirty blocks the
+//! file has there.
 
 use std::ops::Range;
 
@@ -26,8 +27,8 @@ use crate::units::{FrameId, PageCount};
 /// Which of the named blocks are evicted, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Evicting {
-    /// All blocks that are clean and not viewed. Eviction revokes their translations and waits for
-    /// a grace period.
+    /// All blocks that are clean and synced, that nothing views or holds, and that no mapper keeps
+    /// in memory. Eviction revokes their translations and waits for a grace period.
     All,
     /// As [`Evicting::All`], except mapped blocks that a session may hold for a long time: the
     /// caller may belong to another group, and should not wait for these sessions.
@@ -68,8 +69,8 @@ impl FileCore {
     }
 
     /// Waits until no access uses a translation that was revoked before. With [`Evicting::Unheld`],
-    /// does not wait for sessions, and returns false if a session that was opened after the
-    /// safepoint was requested is still open: it may use such a translation for a long time.
+    /// waits for sessions only briefly, and returns false if a session of a space that maps the
+    /// file is still open then: it may use such a translation for a long time.
     fn grace_of(&self, which: Evicting) -> bool {
         if which != Evicting::Unheld {
             self.grace();
@@ -80,8 +81,8 @@ impl FileCore {
         open.is_empty()
     }
 
-    /// Evicts clean, unviewed blocks among `frames`. Frames that a session may still hold are freed
-    /// once no session holds them.
+    /// Evicts those blocks among `frames` that `which` allows. Frames that a session may still hold
+    /// are freed once no session holds them.
     pub(crate) fn evict_frames(&self, frames: &[FrameId], which: Evicting) -> EvictCount {
         let mut locked: Vec<Locked<'_>> = Vec::with_capacity(frames.len());
         locked.extend(frames.iter().filter_map(|frame| self.lock_named(*frame)));

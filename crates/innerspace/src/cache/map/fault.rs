@@ -3,7 +3,7 @@
 //!
 //! A fault that must not wait ([`Wait::No`]) takes the same steps, and gives up before the first
 //! step that would read the store, evict, or wait for a lock, for writeback or for a grace period.
-//! So it gets only cached blocks, and holes that the store has already reported.
+//! So it gets only cached blocks, and holes that are already known.
 
 use std::ops::Range;
 
@@ -87,8 +87,9 @@ impl LockedBlock {
     }
 
     /// Whether bytes that a store instruction writes from now on still carry the barrier number
-    /// with which the block was marked. Called in the section in which the page is made writable:
-    /// see [`restamp_mappings`](crate::cache::dirty::sync_file::restamp_mappings).
+    /// with which the block was marked. Always true for a read fault. Called in the section in
+    /// which the page is made writable: see
+    /// [`restamp_mappings`](crate::cache::dirty::sync_file::restamp_mappings).
     pub(crate) fn carries_barrier(&self) -> bool {
         let is_current = |marked| marked == self.core.writes.barrier.current();
         self.barrier.is_none_or(is_current)
@@ -262,9 +263,10 @@ fn known_holes(core: &FileCore, block: u64, around: &Range<u64>) -> Range<u64> {
     block - before.count() as u64..block + 1 + behind.count() as u64
 }
 
-/// Returns `page` and the pages next to it whose blocks are in `holes` and not in the index. The
-/// block of `page` is one of these. The holes are in the visible range already, so an insertion of
-/// a block there advances the epoch.
+/// Returns `page` and the pages next to it that are in `around` and in the file, and whose blocks
+/// are in `holes` and not in the index. `page` itself, whose block is one of `holes`, is not
+/// checked. The holes are in the visible range already, so an insertion of a block there advances
+/// the epoch.
 fn hole_pages(core: &FileCore, page: u64, holes: &Range<u64>, around: &Range<u64>) -> Range<u64> {
     let block = page >> core.id.order;
     let section = core.pool.domain.reader();
@@ -281,8 +283,9 @@ fn hole_pages(core: &FileCore, page: u64, holes: &Range<u64>, around: &Range<u64
 }
 
 /// Prepares a locked block for the fault, and returns it, with the current barrier number if the
-/// fault is a write. Returns `None` if the block is viewed, and a frame to move it to must first be
-/// allocated.
+/// fault is a write. Returns `None`, with the block unlocked, if the block is viewed, and a frame
+/// to move it to must first be allocated. That is so again if the block is viewed just after it was
+/// moved to `spare`.
 fn prepare<'f>(
     core: &'f FileCore,
     locked: Locked<'f>,

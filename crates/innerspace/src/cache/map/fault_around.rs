@@ -42,7 +42,8 @@ impl FaultAround {
 
     /// Locks a block of the file if its lock is free, and counts one of its pages as installed.
     /// Returns the block's first frame; the caller installs the page or gives the count back.
-    /// Called in a section: takes no mutex and wakes no thread.
+    /// Returns `None` if the block is not taken, or cannot be used. Called in a section: takes no
+    /// mutex and wakes no thread.
     pub(crate) fn take(&mut self, file: &FileCore, block: u64) -> Option<FrameId> {
         let place = self.taken.get_mut(self.len)?;
         let (frame, stays) = try_lock_counted(file, block)?;

@@ -58,7 +58,7 @@ pub(crate) struct MapperId(u64);
 #[derive(Debug)]
 pub(crate) struct MapperList {
     /// The number of registrations, to skip the lock in the common case of none. SeqCst: see
-    /// `FileCore::end_hole`.
+    /// `FileCore::end_mapped_holes`.
     count: AtomicUsize,
     list: Mutex<Registrations>,
 }
