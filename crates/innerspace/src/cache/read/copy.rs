@@ -201,7 +201,8 @@ pub(crate) fn next_piece(core: &FileCore, left: &mut Range<u64>) -> Option<Range
     Some(start..left.start)
 }
 
-/// Reads the blocks of a range into the cache. Skips holes and blocks that do not fit.
+/// Reads the blocks of a range into the cache. Skips holes. Ends without an error at the end of the
+/// file, or when there is no memory for another block.
 pub(crate) fn prefetch(core: &FileCore, blocks: Range<u64>) -> Result<(), FileError> {
     core.check_process()?;
     let stream = Stream::default();

@@ -224,8 +224,8 @@ impl FileCore {
 
     /// Makes those of `blocks` that are absent and have data, at most `most` of them, as long as
     /// memory is available without I/O. Returns the new blocks as runs of neighbours, each no
-    /// longer than one request, and the first block that was not made because memory or `most` ran
-    /// out. Never fails.
+    /// longer than one request, and the first block, if any, that was not made because memory or
+    /// `most` ran out. Never fails.
     fn make_runs<'f>(
         &'f self,
         blocks: impl IntoIterator<Item = u64>,
@@ -261,8 +261,8 @@ impl FileCore {
         (runs, None)
     }
 
-    /// Puts blocks in flight that will be needed soon. Returns the first block for which there was
-    /// no room, if any.
+    /// Puts those of `blocks` in flight that are absent and have data. Returns the first block for
+    /// which there was no memory or no room in flight, if any.
     fn put_in_flight<'f>(
         &'f self,
         blocks: impl IntoIterator<Item = u64>,
@@ -302,7 +302,9 @@ impl FileCore {
     }
 
     /// Puts in flight the blocks of `pages` that are absent and have data, as long as memory is
-    /// available without I/O. If they exceed the room in flight, waits for each batch. Never fails.
+    /// available without I/O. Leaves out the last blocks if all together exceed `1 / TOGETHER_PART`
+    /// of the nearest limit. If the blocks exceed the room in flight, waits for each batch before
+    /// the next. Never fails.
     pub(crate) fn fill_together(&self, pages: &[u64]) {
         let mut blocks: Vec<u64> = pages.iter().map(|page| page >> self.id.order).collect();
         // Adjacent blocks are one request, also if they are mapped in another order.
@@ -331,8 +333,10 @@ impl FileCore {
     }
 
     /// Puts the absent blocks of a range in flight, for a future that waits for them. Returns
-    /// whether all blocks are in flight or cached. Never waits, and looks at no more blocks than
-    /// fit into memory.
+    /// whether all blocks are in flight or cached. Does nothing, and returns false, if one of them
+    /// is neither cached nor known to have data, if the file is locked exclusively, if the store
+    /// has to be asked for its version, or in a call to the store. Never waits, and looks at no
+    /// more blocks than fit into memory.
     pub(crate) fn begin_fills(&self, blocks: Range<u64>) -> bool {
         let most = self.nearest_limit() / self.block_bytes();
         if self.in_store_call() || blocks.end - blocks.start > most {
@@ -370,8 +374,8 @@ impl FileCore {
         let (Some(first), Some(last)) = (blocks().find(visible), blocks().rfind(visible)) else {
             return;
         };
-        // The translations are revoked as one range, with those of the blocks in between. A hole in
-        // between is mapped again by the next fault.
+        // The translations are revoked as one range, with those of the blocks between the first and
+        // the last. If one of these is a hole, the next fault maps it again.
         self.end_mapped_holes(self.pages_of(first..last + 1));
     }
 
@@ -428,9 +432,9 @@ impl FileCore {
     }
 
     /// Makes a block where the store has a hole, for a writer or a writable mapping. Returns `None`
-    /// if another thread made the block first. Translations of the hole are revoked before the
-    /// bytes can change. Makes the file at least `end` bytes long, because writeback takes the
-    /// block's length from the file's.
+    /// if another thread made the block first, or `basis` no longer holds. Translations of the hole
+    /// are revoked before the bytes can change. Makes the file at least `end` bytes long, because
+    /// writeback takes the block's length from the file's.
     pub(crate) fn create_over_hole(
         &self,
         block: u64,

@@ -1,4 +1,5 @@
-//! The store's holes as far as they are known: the last data range and the last hole.
+//! The store's holes as far as they are known: the last data range and the last hole; and the range
+//! in which holes may be mapped.
 
 use std::ops::Range;
 
@@ -8,8 +9,8 @@ use crate::sync::atomic::{AtomicU64, Ordering, fence};
 /// The last data range and the last hole that the store reported, in bytes. If data is recorded
 /// where there is a hole by now, nothing is lost: the store's zeros are read. If a hole is recorded
 /// where there is data, the data is not read. So the recorded hole is forgotten when a block is
-/// made in it. It is forgotten again when the block has been written to the store, since a query in
-/// between may have recorded it once more.
+/// made in it. It is forgotten again when the block has been written to the store, since a query
+/// may have recorded it once more before the write.
 #[derive(Debug, Default)]
 pub(crate) struct Extents {
     pub(crate) data: Range<u64>,

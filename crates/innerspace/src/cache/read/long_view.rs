@@ -39,8 +39,8 @@
 //! the block has moved, before another thread can write to the new one. **Cuts** exclude fills by
 //! `invalidate`, and wait for block locks; a row that meets the file's new end fails, and blocks
 //! that were viewed before are left to the views. **Errors** leave everything as it was, except for
-//! blocks that have moved, which are as good at their new place: views, frames without a block and
-//! the window are released when they are dropped.
+//! blocks that were read, and blocks that have moved, which are as good at their new place: views,
+//! frames without a block and the window are released when they are dropped.
 //!
 //! **The turn.** One thread at a time lines up a file's blocks; two would take them from each
 //! other. Readers do not wait for the turn, and may fill a block just before this thread does. Then
@@ -80,7 +80,7 @@ use crate::sync::atomic::Ordering;
 use crate::units::{MIB, PAGE_SHIFT, PAGE_SIZE, PageCount};
 
 /// Frames that are taken before their blocks are read or moved have at most this many bytes, and
-/// take at most `1 / AT_ONCE_PART` of the limit.
+/// take at most `1 / AT_ONCE_PART` of the limit. One block's frames are always taken.
 const AT_ONCE: u64 = 2 * MIB;
 const AT_ONCE_PART: u64 = 16;
 
@@ -433,9 +433,10 @@ impl<'f> LineUp<'f> {
         Ok(())
     }
 
-    /// Makes the next block in the window, and the absent ones directly after it, as far as frames
-    /// were taken. Returns false if another thread made one of them. With `ahead`, notes the miss
-    /// in that handle's stream, which may read ahead.
+    /// Makes the next block in the window. If it has data, also makes the absent blocks with data
+    /// directly after it, as far as frames were taken and one request goes. Returns false if
+    /// another thread made one of them. With `ahead`, notes the miss in that handle's stream, which
+    /// may read ahead.
     fn make(&mut self, ahead: Option<&Handle>) -> Result<bool, FileError> {
         let core = self.core;
         let steady = core.locks.shared();

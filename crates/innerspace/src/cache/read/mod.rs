@@ -4,7 +4,8 @@
 //! - `holes`, `content`: the store's holes as far as they are known; the queries that find them
 //! - `window`, `read_ahead`: the size of the read-ahead window; which blocks are in it
 //! - `requests`, `fill`: reads in flight; the handling of a miss, from the charge to the bytes
-//! - `view`, `take_view`: a view; taking one, with the inlined hit
+//! - `view`, `as_bytes`, `take_view`: a view and its traits; taking one, with the inlined hit
+//! - `long_view`, `scatter`: a view over several blocks; views block by block
 //! - `copy`, `block_reader`, `uncached`: `read_at` and scans; a reader that remembers blocks; reads
 //!   that leave nothing in the cache
 

@@ -4,11 +4,11 @@
 //! not up to date), and notes them in the file's table. [`FileCore::submit`] hands them to
 //! [`Store::submit`]. From then on, until the store completes the request, the [`Fill`] owns the
 //! right to change the blocks' bytes, and a reference to each frame. If the store completes the
-//! request with bytes missing, the request is queued, and these bytes are read by plain calls: by a
-//! worker, or by a thread that waits for one of the blocks ([`FileCore::wait_made`]). If a request
-//! cannot be called back when its file is closed, it is *detached*: its blocks leave the index, and
-//! the frames stay with the request until the store completes it. No frame to which a store may
-//! still write is reused (R6).
+//! request with bytes missing, or with an error for several blocks, the request is queued, and
+//! these bytes are read by plain calls: by a worker, or by a thread that waits for one of the
+//! blocks ([`FileCore::wait_made`]). If a request cannot be called back when its file is closed, it
+//! is *detached*: its blocks leave the index, and the frames stay with the request until the store
+//! completes it. No frame to which a store may still write is reused (R6).
 //!
 //! The pages in flight are bounded for each group above the file ([`FileCore::room_in_flight`]).
 //! The states of a request, and the argument for waiting without threads, are in
@@ -169,7 +169,8 @@ impl Fill {
     }
 
     /// Ends the request: each block becomes up to date, or is removed from the index with the error
-    /// at its position in `errors`. Wakers of futures are called later, where no lock is held.
+    /// at its position in `errors`. Wakers of futures are called at the end, by this job or
+    /// another, where no lock is held.
     fn end(&mut self, errors: Vec<Option<FileError>>) {
         let Some(fills) = &mut self.fills else {
             return;

@@ -46,7 +46,8 @@ impl Handle {
         }
     }
 
-    /// Returns a view of a range of one block, if it is cached and hot.
+    /// Returns a view of a range of one page, if the file has blocks of one page, and this one is
+    /// cached and hot.
     ///
     /// The fewer instructions a view takes, the more views a processor has under way at a time. The
     /// instructions are counted (see `BENCHMARKS.md`), so every unusual case is left to a call.
@@ -93,7 +94,8 @@ impl Handle {
 
     /// Takes a view that is not a hit: of a block that is not hot, that is not where it was last
     /// found, or that has to be filled; or of several blocks. With [`Wait::No`], fails for a block
-    /// that has to be filled, is being written, or is mapped writable.
+    /// that has to be filled, is being written, or is mapped writable, and for a view longer than
+    /// `MAX_ZEROS` whose blocks do not lie in a row.
     #[cold]
     #[inline(never)]
     fn view_missed(
@@ -194,8 +196,8 @@ pub(super) fn take_cached(
 
 /// Returns a view of the bytes `inside` of a block which the caller holds in the given frame. Marks
 /// the block used, and makes it hot if it then has all marks. Enters the frame in the lookaside
-/// table, so that the next view guesses it. Returns `None` if the block is not up to date, is being
-/// written or is mapped writable.
+/// table, so that the next view guesses it. Returns `None` if the block has left the frame, is not
+/// up to date, is being written or is mapped writable, or if its count of views is full.
 ///
 /// The block may be moved meanwhile. Its old frame stays CACHED until the index leads to the new
 /// one, and leaves the cache before the new one is written. So the view shows the block's bytes as

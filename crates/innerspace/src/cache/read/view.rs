@@ -52,7 +52,8 @@ impl View {
     }
 
     /// Creates a view of part of a block that the caller holds. Returns `None` if the block has
-    /// left the file's index, is being written, or is mapped writable.
+    /// left the file's index, is being written, or is mapped writable, or if its count of views is
+    /// full.
     pub(crate) fn of_frame(pool: &Arc<Pool>, frame: FrameId, inside: Range<usize>) -> Option<View> {
         let pinned = Pinned::try_new(pool, frame, inside)?;
         Some(View(pinned))

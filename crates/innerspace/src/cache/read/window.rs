@@ -20,7 +20,8 @@ pub(super) const FIRST_WINDOW: u64 = 4;
 /// The largest window of read-ahead is `1 / WINDOW_PART` of the nearest limit, but at most
 /// [`MOST_WINDOW`]. It is at least [`LEAST_WINDOW`], Linux's default, unless that exceeds
 /// `1 / LARGE_PART` of the limit. It also has room for half of [`REQUESTS_AHEAD`] requests of the
-/// store's preferred size, unless these exceed `1 / WINDOW_PART` of the limit. See [`largest`].
+/// store's preferred size (or half as many as the store serves at a time, if that is fewer, but at
+/// least two), unless these exceed `1 / WINDOW_PART` of the limit. See [`largest`].
 const WINDOW_PART: u64 = 16;
 const MOST_WINDOW: u64 = 8 * MIB;
 const LEAST_WINDOW: u64 = 128 * KIB;
