@@ -78,7 +78,8 @@ pub(crate) struct Cache {
     unserved: AtomicBool,
     /// The lanes for calls of futures, by the file or space that they use.
     task_lanes: Lanes,
-    /// Closings, wakers and hooks, to be called where no lock is held.
+    /// Calls to foreign code (closings, wakers, hooks, callbacks of watchers), to be made where no
+    /// lock is held.
     deferred: Deferred,
     /// The number of store calls that wrote for files that were being closed.
     written_at_end: AtomicU64,
@@ -290,7 +291,8 @@ impl Cache {
         panics.go_on();
     }
 
-    /// Calls [`Cache::serve_waiting`] if no other thread will. The caller has queued a future.
+    /// Calls [`Cache::serve_waiting`] if there is no longer a service, and this thread is not doing
+    /// the work of this cache already. The caller has queued a future, or completed a request.
     /// Returns whether the work was done here.
     pub(super) fn serve_waiting_if_abandoned(&self) -> bool {
         let wanted = self.abandoned.load(Ordering::Relaxed) && !self.is_served_here();
@@ -479,7 +481,8 @@ impl Cache {
     }
 
     /// Returns the lane for the calls of futures on the object at `address`. At most `limit` calls
-    /// run at a time. The lane lasts as long as one of its calls.
+    /// run at a time. The lane lasts as long as some caller keeps it. In a child of fork(2),
+    /// returns a new lane each time.
     pub(super) fn task_lane(&self, address: usize, payer: GroupId, limit: u32) -> Arc<Lane> {
         let payer = payer.0.into();
         if self.is_foreign() {

@@ -36,6 +36,8 @@ impl Cache {
     /// pages write one run, so that no file waits for the others. If the memory has worker threads,
     /// this is left to them, so that a store that hangs does not keep other files from being
     /// written. A failure is recorded in the file's error sequence. A closed file needs no sync.
+    /// Does nothing unless this was requested. Returns [`Step::More`] if this thread has written
+    /// blocks.
     fn run_writes(&self) -> Step {
         if !self.writes_wanted.swap(false, Ordering::Acquire) {
             return Step::Idle;
@@ -130,8 +132,9 @@ impl Cache {
         panics.go_on();
     }
 
-    /// Takes the views and makes the calls that futures wait for. Called by a thread that waits for
-    /// one of these futures.
+    /// Takes the views and makes the calls that futures wait for, unless threads of the memory do
+    /// so, and makes the deferred calls. Called by a thread that waits for one of these futures,
+    /// and, once there is no service, by one that polls a future or completes a request.
     pub(crate) fn serve_waiting(&self) {
         if self.is_foreign() {
             return;
