@@ -3,8 +3,9 @@
 //!
 //! To other threads, an append that does not wait is one step. If the file ends inside a block,
 //! such an append writes to that block, under the block's lock, provided that the end has not
-//! moved. Otherwise it makes a new block, which is complete before it enters the index, and makes
-//! the file longer in the same step. Bytes in two blocks would take two steps, so they are refused.
+//! moved. If the file ends at the end of a block, it makes a new block, which is complete before it
+//! enters the index, and makes the file longer in the same step. Bytes in two blocks would take two
+//! steps, so they are refused.
 
 use crate::cache::core::FileCore;
 use crate::cache::core::gate::ROOMS;
@@ -77,7 +78,8 @@ fn append_all(
 }
 
 /// Writes all of `bytes`, at most a block's worth, at the end of the file without waiting. If it
-/// would have to wait, writes nothing and returns "would block".
+/// would have to wait, or the bytes would lie in two blocks, writes nothing and returns "would
+/// block".
 pub(crate) fn try_append(core: &FileCore, bytes: &[u8]) -> Result<u64, FileError> {
     core.check_writable()?;
     let offset = append_nonblocking(core, bytes)?;
@@ -105,8 +107,8 @@ fn append_nonblocking(core: &FileCore, bytes: &[u8]) -> Result<u64, FileError> {
 }
 
 /// Makes a block at `offset`, the end of the file. Returns "would block" if the store has bytes
-/// past the new end, or if the file is mapped: a mapping may show a hole there, whose translation
-/// would have to be removed first.
+/// past the new end, if another thread has made the block, or if the file is mapped: a mapping may
+/// show a hole there, whose translation would have to be removed first.
 fn append_block(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
     let mut owned = core.alloc(AllocMode::NoWait)?;
     let (into, rest) = owned.bytes_mut().split_at_mut(bytes.len());

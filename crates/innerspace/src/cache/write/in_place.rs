@@ -17,7 +17,8 @@ use crate::sync::atomic::Ordering;
 use crate::units::PAGE_SIZE;
 
 /// Revokes the right to store to locked blocks through mappings. Waits, with one grace period for
-/// all, until no access uses that right. The blocks are in ascending order.
+/// all, until no access uses that right. Then clears what was stored past the end of the file. The
+/// blocks are in ascending order.
 pub(crate) fn end_write_mappings(core: &FileCore, locked: &[Locked<'_>]) {
     let wmapped = |one: &&Locked<'_>| one.meta().hold.load().is_wmapped();
     let Some(first) = locked.iter().find(wmapped).map(Locked::block) else {
@@ -123,8 +124,8 @@ pub(crate) fn move_block<'f>(
     new
 }
 
-/// Clears bytes that were stored past the end of the file through a mapping: they must not
-/// become visible when the file grows to `new_end`.
+/// Clears bytes past the end of the file, which a mapping has stored or a cut has left there: they
+/// must not become visible when the file grows to `new_end`.
 #[inline]
 pub(crate) fn clear_tail_before(core: &FileCore, new_end: u64) -> Result<(), FileError> {
     let size = core.size();
@@ -152,10 +153,10 @@ pub(crate) fn clear_tail(core: &FileCore, size: u64) -> Result<(), FileError> {
     }
 }
 
-/// Clears the cached part of the last block past `size`, and revokes the translations of pages
-/// wholly past it. If the block is viewed, moves it first. If there is no memory for the move,
-/// evicts the block if the store has its bytes. If the store lacks them, waits for memory, and
-/// returns an error if there is none.
+/// Clears the cached part of the last block past `size`, unless the file has become longer
+/// meanwhile, and revokes the translations of the block's pages wholly past `size`. If the block is
+/// viewed, moves it first. If there is no memory for the move, evicts the block if the store has
+/// its bytes. If the store lacks them, waits for memory, and returns an error if there is none.
 pub(crate) fn zero_tail(core: &FileCore, size: u64) -> Result<(), FileError> {
     let mut spare = None;
     let block = size >> core.block_shift();

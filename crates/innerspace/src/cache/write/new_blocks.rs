@@ -13,8 +13,8 @@
 //! exclusively notes this under the same mutex (`DirtyIndex::is_locked_alone`). So the append comes
 //! wholly before or wholly after a cut. After a cut, it makes the file longer again, as any later
 //! write would. If one step is not enough (a node is missing, a block is there, the last page is
-//! not whole, there is now a mapping), the page is freed, and its bytes take the path of other
-//! writes.
+//! not whole, there is now a mapping, the file is locked exclusively), the page is freed, and its
+//! bytes take the path of other writes.
 //!
 //! **Runs.** A long write takes the resources for up to [`RUN`] whole pages together: charges,
 //! frames, and places in the index, in the dirty index and on the LRU list. If these cannot be
@@ -57,10 +57,9 @@ pub(crate) enum Source<'b> {
     Zeros(usize),
 }
 
-/// The length of the shortest write whose bytes and frames together fill a core's second-level
-/// cache of one or two MiB. Writes of at least this length are copied past the caches. (On a Zen 4
-/// with 1 MiB, writing 16 or 128 MiB by calls of 512 KiB and 1 MiB takes 185 to 217 ns a page
-/// instead of 385 to
+/// The length of the shortest write whose bytes and frames together fill a second-level cache of
+/// 1 MiB. Writes of at least this length are copied past the caches. (On a Zen 4 with 1 MiB,
+/// writing 16 or 128 MiB by calls of 512 KiB and 1 MiB takes 185 to 217 ns a page instead of 385 to
 /// 493. With reading the bytes back, immediately or at the end, it takes 487 to 561 ns instead of
 /// 591 to 854. Shorter writes that reuse the same few frames, 2 MiB for example, are faster through
 /// the caches.)
@@ -142,7 +141,8 @@ fn write_new(
     }
 }
 
-/// Fills a frame and inserts it, and meanwhile prefetches the next one.
+/// Fills a frame and inserts it. Prefetches the second half of this frame before it is filled, and
+/// the first half of the next frame afterwards.
 #[inline(always)]
 fn fill_and_insert(
     core: &FileCore,
@@ -165,8 +165,9 @@ fn fill_and_insert(
     made
 }
 
-/// Writes the first whole page of `bytes`, if it is at or past the end of the file. Returns
-/// false, with nothing written, if that takes more than one step.
+/// Writes the first page of `bytes` at or past the end of the file, in one step. Returns false,
+/// with nothing written, if that takes more steps, if `bytes` is shorter than a page or has a
+/// second whole page, or if the file's blocks are larger than a page.
 #[inline]
 pub(crate) fn append_page(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<bool, FileError> {
     let size = core.size();
@@ -226,9 +227,9 @@ pub(crate) fn take_back(core: &FileCore, frame: FrameId) {
     }
 }
 
-/// Writes the first whole pages of `bytes`, as many as fit in a run, if they are not cached.
-/// `bytes` is the rest of a write of `write_len` bytes. Returns how many bytes it wrote: 0 if the
-/// first page has to be written alone.
+/// Writes the first whole pages of `bytes`, up to the first that is cached: as many as fit in a run
+/// and under the dirty limit, and get frames. `bytes` is the rest of a write of `write_len` bytes.
+/// Returns how many bytes it wrote: 0 if the first page has to be written alone.
 pub(crate) fn write_new_run(
     core: &FileCore,
     offset: u64,
@@ -275,7 +276,7 @@ pub(crate) fn write_new_run(
     Ok(made << core.block_shift())
 }
 
-/// Returns how many blocks from `first` on, of at most `most`, are not cached now.
+/// Returns how many blocks from `first` on, up to the first that is cached now, but at most `most`.
 fn absent_from(core: &FileCore, first: u64, most: u64) -> u64 {
     let _section = core.pool.domain.reader();
     let end = first + most;
@@ -283,8 +284,7 @@ fn absent_from(core: &FileCore, first: u64, most: u64) -> u64 {
     next.map_or(end, |(block, _)| block) - first
 }
 
-/// Publishes a block that already has its bytes. Until it is in the index, no other thread finds
-/// it.
+/// Publishes a block that already has its bytes. Until it is in the index, no lookup finds it.
 #[inline(always)]
 pub(crate) fn publish_complete(core: &FileCore, owned: PoolFrame<'_>, block: u64) -> FrameId {
     let flags = FlagSet::UPTODATE | FlagSet::DIRTY | FlagSet::REFERENCED;

@@ -1,10 +1,10 @@
 //! Writes: into the block's frame if it is not viewed, otherwise into a new frame.
 //!
 //! A write to one block has these steps: make room under the dirty limit; lock the block when it is
-//! stable (a missing one is made, and filled first if only a part of it is written and the store
-//! has the rest, P22); change the bytes under the WRITER bit; set DIRTY and enter the block in the
-//! dirty index; raise the file's size; unlock. So a reader that sees the new size also sees the
-//! bytes.
+//! stable (a missing one is filled first if only a part of it is written and the store has the
+//! rest, P22); change the bytes under the WRITER bit; set DIRTY and enter the block in the dirty
+//! index; raise the file's size; unlock. Any other missing block is made with its new bytes
+//! (`new_blocks`). In both cases, a reader that sees the new size also sees the bytes.
 
 use std::ops::Range;
 
@@ -47,7 +47,7 @@ pub(crate) enum End {
 }
 
 /// Writes all of `bytes` at `offset`. With [`End::Stays`] the file does not get longer, even if it
-/// is cut while the write is under way.
+/// is cut while the write is under way: bytes past its end are an error.
 pub(crate) fn write_at(
     core: &FileCore,
     bytes: &[u8],
@@ -128,7 +128,8 @@ pub(crate) fn try_write_at(core: &FileCore, bytes: &[u8], offset: u64) -> Result
 }
 
 /// Writes a part of one block, and makes the file longer if the part ends past the end of the file.
-/// With [`Wait::No`], writes only into a cached block that is not viewed.
+/// Zeros are not written to a hole inside the file. With [`Wait::No`], writes only into a cached
+/// block that is not viewed, and otherwise returns "would block".
 pub(crate) fn write_part(
     core: &FileCore,
     offset: u64,
