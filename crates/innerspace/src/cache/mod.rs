@@ -24,19 +24,19 @@
 //! - `file`, `ready`, `task`, `try_forms`, `waiting`: the public side: handle, options, typed
 //!   access, `std::io`, futures, and calls that never wait
 //! - `service`: the state that the files of a memory share, and the work done for all of them
-//! - `errors`: errors, and how they are reported to handles
+//! - `errors`, `wait`: errors, and how they are reported to handles; whether a call may wait
 //!
 //! **States of a block.** A block is absent (the index has no word for it, or only a shadow), or in
 //! the index, or kept by views alone:
 //!
 //! - *filling* (LOCKED): made by `create`. `end_read` makes it clean; after a failed read it is
-//!   absent, and every waiter gets the error.
-//! - *clean* (UPTODATE): made by `end_read`, or by a write that succeeded. A write or a write fault
-//!   makes it dirty; eviction makes it absent, and leaves a shadow.
-//! - *dirty* (UPTODATE, DIRTY): made by `mark_dirty`, with an entry in the dirty index.
-//!   `begin_writes` makes it writing; removal makes it absent.
-//! - *writing* (UPTODATE, WRITEBACK): made by `begin_writes`, and pinned by a view. A successful
-//!   write makes it clean. A failed write makes it dirty again, and sets ERROR.
+//!   absent, and its waiters get the error or fill it again.
+//! - *clean* (UPTODATE): made by `end_read`, or by a writeback that succeeded. A write or a write
+//!   fault makes it dirty; eviction makes it absent, and leaves a shadow.
+//! - *dirty* (UPTODATE, DIRTY): made by `mark_dirty`, or by a writer as a new block, with an entry
+//!   in the dirty index. `begin_writes` makes it writing; removal makes it absent.
+//! - *writing* (UPTODATE, WRITEBACK): made by `begin_writes`, and pinned by a view. A writeback
+//!   that succeeds makes it clean. One that fails makes it dirty again, and sets ERROR.
 //! - *viewed-only* (UPTODATE, not in the index): moved or removed while viewed. The last view frees
 //!   the frame.
 //!
@@ -47,14 +47,14 @@
 //! **Locking**, outermost first: a file's `append` (appends, changes of its length) > `invalidate`
 //! (shared by fills and writes, exclusive for truncate, punch, discard, invalidate:
 //! [`InvalidateGuard`](self::core::locks::InvalidateGuard)) > block locks > the mutex of the index
-//! and the dirty index. A one-step append does not take `invalidate`, but checks under the mutex of
-//! the index whether another thread holds it exclusively. The mapper list, extents, fill errors,
-//! store handle, syncs and backoff each have an innermost lock. Several block locks are taken in
-//! ascending order, all but the first by `try_lock`, unless `invalidate` is held exclusively.
-//! Frames are allocated with no block lock held, except those of read-ahead, which never waits. A
-//! call to the store may be made with `invalidate` held, and while blocks are locked for filling or
-//! have WRITEBACK set. Syncs of a file run one at a time; threads that wait for one hold no block
-//! lock.
+//! and the dirty index. An append of one new page does not take `invalidate`, but checks under the
+//! mutex of the index whether another thread holds it exclusively. The mapper list, extents, fill
+//! errors, store handle, syncs and backoff each have an innermost lock. Several block locks are
+//! taken in ascending order, all but the first by `try_lock`, unless `invalidate` is held
+//! exclusively. Frames are allocated with no block lock held, except those for blocks that are read
+//! along with another or ahead: such an allocation never calls a store. A call to the store may be
+//! made with `invalidate` held, and while blocks are locked for filling or for a punch, or have
+//! WRITEBACK set. Syncs of a file run one at a time; threads that wait for one hold no block lock.
 //!
 //! **Concurrent operations**: why each pair is safe is in `docs/protocols/pairs.md`. The test and
 //! the models named `pairs` run every pair from two threads, under real and under shuttle's

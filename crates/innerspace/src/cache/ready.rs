@@ -2,12 +2,12 @@
 //!
 //! A future that finds bytes missing puts the missing blocks in flight itself, if it can do so
 //! without waiting, and is woken when they have landed. So thousands of futures need no threads.
-//! Otherwise (the store has to be asked for its version first, memory is short, a block is being
-//! written) the future queues a job in the file's lane. The job takes the view in the blocking way
-//! and hands it over. The future is also woken when one of its blocks is filled by another
-//! operation, when the file is cut, and when it is closed. Dropping the future drops its request. A
-//! future that is polled by a job (for example in a store that reads through it) takes the view in
-//! that poll, since there may be no other thread to do it.
+//! Otherwise (for example, the store has to be asked for its version first, memory is short, or a
+//! block is being written) the future queues a job in the file's lane. The job takes the view in
+//! the blocking way and hands it over. The future is also woken when one of its blocks is filled by
+//! another operation, when the file is cut, and when it is closed. Dropping the future drops its
+//! request. A future that is polled by a job (for example in a store that reads through it) takes
+//! the view in that poll, since there may be no other thread to do it.
 //!
 //! A waker is foreign code, which may immediately make another call on the same file. So wakers are
 //! called with no lock held. An operation that fills or cuts notes which futures are due, and wakes
@@ -18,10 +18,10 @@
 //!   does ([`wake_due_elsewhere`](crate::cache::core::FileCore::wake_due_elsewhere)).
 //! - After an operation that may hold locks of another file, because it is in a call to that file's
 //!   store or in reclaim ([`Cache::wake`](crate::cache::Cache::wake)).
-//! - After an operation on a thread of the program (also `Cache::wake`).
+//! - After an operation on a thread of the program, if the memory has threads (also `Cache::wake`).
 //!
-//! So a waker that hangs holds up only one of the memory's threads, out of the share of the group
-//! that pays for it.
+//! So if the memory has threads, a waker that hangs holds up only one of them, out of the share of
+//! the group that pays for it.
 
 use std::future::Future;
 use std::ops::{Range, RangeBounds};
@@ -104,8 +104,8 @@ impl Job for Take {
 /// The heap bytes of a future that waits: its request, a place in the file's list, a job in a lane.
 const READY_BYTES: usize = size_of::<Request>() + size_of::<Take>() + 90;
 
-/// How many times a future puts its missing blocks in flight. If they are evicted each time before
-/// the future looks at them, a job fills the blocks and holds them.
+/// How many times, at most, a future puts its missing blocks in flight. If they are evicted each
+/// time before the future looks at them, a job fills the blocks and holds them.
 const MOST_FLIGHTS: u32 = 2;
 
 impl Ready {
@@ -147,8 +147,8 @@ impl Ready {
     /// [`PagedFile::view`](crate::cache::PagedFile::view).
     ///
     /// # Panics
-    /// With [`Threads::None`](crate::Threads::None), if the waker of another future, or the error
-    /// hook, panics in this thread.
+    /// With [`Threads::None`](crate::Threads::None), if other code of the program panics in this
+    /// thread, such as the waker of another future or the error hook.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Result<View, FileError>, TimedOut> {
         let core = self.handle.core.clone();
         wait_for(self, &core.cache, timeout)

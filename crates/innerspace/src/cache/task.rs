@@ -8,10 +8,10 @@
 //! the task is dropped before that, the call is not made; a call under way runs to its end. The
 //! call keeps its file or space open, since the data that it writes needs an owner.
 //!
-//! **The thread that makes the call** is a thread of the memory, or the one that calls `tick`. If
-//! there is neither, it is the thread that polls. The first poll makes the call itself if no other
-//! thread could: in a thread that does the memory's work, or that is in a call to another file's
-//! store.
+//! **The thread that makes the call** is a thread of the memory. Without such threads, it is one
+//! that calls `tick` or waits in [`Task::wait_timeout`]; after the `Memory` is dropped, one that
+//! polls. The first poll makes the call itself if no other thread could: in a thread that does the
+//! memory's work, or that is in a call to another file's store.
 //!
 //! [`Ready`](super::Ready) differs: any operation may bring its bytes into memory.
 
@@ -105,7 +105,8 @@ impl<T: Send, E: Send> Run for Call<T, E> {
 }
 
 impl<T, E> Call<T, E> {
-    /// Takes the result, or stores the waker to be called when there is one.
+    /// Takes the result, or stores the waker to be called when there is a result. Panics if the
+    /// call panicked, or if the result was taken before.
     fn look(&self, context: &mut Context<'_>) -> Poll<Result<T, E>> {
         let take = |stage: &mut Stage<T, E>| match stage {
             Stage::New(_) | Stage::UnderWay => Poll::Pending,
@@ -120,8 +121,9 @@ impl<T, E> Call<T, E> {
 }
 
 impl<T: Send, E: Send> Call<T, E> {
-    /// Makes the call in this thread, in a child of fork(2), where no other thread would. The call
-    /// itself reports that it is refused.
+    /// Polls in a child of fork(2), where no other thread would make the call: makes it in this
+    /// thread, unless it was made before. The call itself reports that it is refused. Panics if the
+    /// call was under way in the parent.
     fn refuse(&self, cache: &Cache, context: &mut Context<'_>) -> Poll<Result<T, E>> {
         let is_new = self.stage.change(|stage| match stage {
             Stage::New(_) => true,
@@ -157,8 +159,8 @@ impl<T: Send, E: Send> Call<T, E> {
 /// and its calls on the file or the space are refused.
 ///
 /// **Memory.** The group of the file or the space pays for the task and for the values that the
-/// call captures. If the group is full when the task is created, the call is not made: the task
-/// ends with the [`LimitError`], as an error of the call's type.
+/// call captures. If the group is full when the task is created or first polled, the call is not
+/// made: the task ends with the [`LimitError`], as an error of the call's type.
 ///
 /// # Panics
 /// If the call panicked, and if polled again after it has given its result. In a child of fork(2),
@@ -173,7 +175,8 @@ pub struct Task<T, E = FileError> {
     is_queued: bool,
     // Not the shim's `Arc`, which cannot hold a trait object under a model checker.
     call: std::sync::Arc<Call<T, E>>,
-    /// The charge, shared with the job; or the refusal, if the group had no memory for it.
+    /// The charge, shared with the job; or the refusal, if the group had no memory for it. `None`
+    /// in a child of fork(2), where nothing is charged.
     heap: Result<Option<Arc<HeapBytes>>, LimitError>,
 }
 
@@ -232,11 +235,12 @@ impl<T: Send + 'static, E: From<LimitError> + Send + 'static> Task<T, E> {
     /// timeout, the task can be waited for again, or dropped. Use this when a store that hangs must
     /// not block the caller for ever.
     ///
-    /// With [`Threads::None`](crate::Threads::None), this thread makes the call and those that were
-    /// polled before it, unless another thread is in a `tick()`. It also calls the wakers and the
-    /// error hook that are due. A store that hangs in a call made here blocks this thread for
-    /// longer than `timeout`. In the handler of a [`Device`](crate::space::Device), this thread
-    /// makes only this task's call, and only if the task was not polled before.
+    /// With [`Threads::None`](crate::Threads::None), this thread makes the call, unless another
+    /// thread is in a `tick()`. It also makes the other calls that are queued, for any file or
+    /// space of the memory, and calls the wakers and the error hook that are due. A store that
+    /// hangs in a call made here blocks this thread for longer than `timeout`. In the handler of a
+    /// [`Device`](crate::space::Device), this thread makes only this task's call, and only if the
+    /// task was not polled before.
     ///
     /// ```
     /// # use innerspace::{MIB, Memory, file::FileAccess, store::MemoryStore};
@@ -259,8 +263,8 @@ impl<T: Send + 'static, E: From<LimitError> + Send + 'static> Task<T, E> {
     ///
     /// # Panics
     /// If the call panicked, and if waited for again after it has given its result. With
-    /// [`Threads::None`](crate::Threads::None), also if the waker of another future, or the error
-    /// hook, panics in this thread.
+    /// [`Threads::None`](crate::Threads::None), also if other code of the program panics in this
+    /// thread, such as the waker of another future or the error hook.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Result<T, E>, TimedOut> {
         let cache = self.cache.clone();
         wait_for(self, &cache, timeout)

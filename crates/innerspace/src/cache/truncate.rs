@@ -231,8 +231,8 @@ fn punch_blocks(
 }
 
 /// Corrects the state of locked blocks whose punch failed: no cached block may be clean and differ
-/// from the store. Clean blocks that a sync does not cover yet become dirty; other clean ones are
-/// dropped.
+/// from the store. Clean blocks that no sync covers yet become dirty; other clean ones are dropped.
+/// Dirty blocks stay.
 fn show_what_is_left(core: &FileCore, mut batch: Vec<Locked<'_>>) {
     batch.retain(|one| !one.meta().flags.load().contains(FlagSet::DIRTY));
     let is_unsynced = |one: &Locked<'_>| core.dirty().is_unsynced(one.block());
@@ -285,8 +285,8 @@ pub(super) fn discard(core: &FileCore) -> Result<(), FileError> {
 }
 
 /// Returns the end of the last block that the store may not have, or the end of the file if that is
-/// smaller. Blocks that are being written also count, since the store may be asked for its length
-/// before it has their bytes.
+/// smaller; 0 if there is no such block. Blocks that are being written also count, since the store
+/// may be asked for its length before it has their bytes.
 fn unwritten_end(core: &FileCore) -> u64 {
     let last = core.dirty().last_unwritten();
     let end = last.map_or(0, |block| (block + 1) << core.block_shift());
@@ -342,8 +342,8 @@ fn adopt_store_len(core: &FileCore, kept: u64, told: Option<u64>) -> Result<(), 
         .min(MAX_SIZE)
         .max(kept);
     if new > old && core.inside_block(old) > 0 {
-        // The store has more of the former last block than is cached. If that block is unwritten,
-        // it stays, with zeros past the former end.
+        // The store has more of the former last block than is cached. If that block is unwritten or
+        // not synced, it stays, with zeros past the former end.
         let last = old >> core.block_shift();
         forget_clean(core, last..last + 1);
         clear_tail_before(core, new)?;
@@ -363,7 +363,7 @@ fn store_len(core: &FileCore) -> Result<u64, FileError> {
     Ok(len.min(MAX_SIZE))
 }
 
-/// Removes the blocks past the new end, `size`, from the index.
+/// Removes the blocks past the new end, `size`, from the index, and forgets punched ranges there.
 fn cut_blocks(core: &FileCore, size: u64) {
     let cut = size.div_ceil(core.block_bytes())..u64::MAX;
     remove_blocks(core, cut.clone());

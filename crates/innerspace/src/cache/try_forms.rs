@@ -3,9 +3,10 @@
 //!
 //! A `try_` form is the call itself with [`Wait::No`]. Where the call would sleep (for a call to
 //! the store, a lock of a block or of the file, a full group, a writeback under way, an access
-//! through a mapping), the form returns an error instead ([`FileError::would_block`]). It starts no
-//! work in the background: [`PagedFile::ready`] does that for bytes, and [`PagedFile::defer`] for
-//! calls. Unless its documentation says otherwise, a form that would block has changed nothing.
+//! through a mapping), the form returns an error instead ([`FileError::would_block`]). Apart from
+//! read-ahead, it starts no work in the background: [`PagedFile::ready`] does that for bytes, and
+//! [`PagedFile::defer`] for calls. Unless its documentation says otherwise, a form that would block
+//! has changed nothing.
 
 use std::ops::{Range, RangeBounds};
 

@@ -6,8 +6,9 @@
 //! a `tick()`), this thread sleeps. It is not notified when the other thread is done, so it looks
 //! again now and then. A store that this thread calls may delay it for any length of time.
 //!
-//! In a device's handler, the thread makes no calls of other futures, which the space would refuse
-//! there. It makes only the call of the future that it waits for, at the first poll.
+//! In a device's handler, the thread makes no calls of other futures, since the space would refuse
+//! them there. If there is no service thread, it makes only the call of the future that it waits
+//! for, at the first poll.
 
 use std::future::Future;
 use std::io;
@@ -48,7 +49,8 @@ impl Wake for Bell {
     }
 }
 
-/// Waits for the future for at most `timeout`, and returns its result. The caller holds no lock.
+/// Waits for the future, and returns its result, or [`TimedOut`] after `timeout`. A call that this
+/// thread makes may take longer. The caller holds no lock.
 pub(crate) fn wait_for<F: Future + Unpin>(
     future: &mut F,
     cache: &Cache,
