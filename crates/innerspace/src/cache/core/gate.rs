@@ -143,8 +143,8 @@ impl FileCore {
         }
     }
 
-    /// Returns an error if the file is open for reading only, or the thread is in a call to its
-    /// store.
+    /// Returns an error if the file is open for reading only, or if
+    /// [`FileCore::check_not_reentrant`] returns one.
     pub(crate) fn check_writable(&self) -> Result<(), FileError> {
         self.check_not_reentrant()?;
         match self.id.access {
@@ -250,9 +250,9 @@ impl FileCore {
         freed.unwrap_or_else(elsewhere) > PageCount(0)
     }
 
-    /// Waits briefly for a request in flight to land, because its blocks can then be evicted.
-    /// Called when memory is short. Returns false, without waiting, if no request in flight holds
-    /// memory of the group.
+    /// Waits briefly for a request in flight to land, because its blocks can then be evicted. If
+    /// the memory has no threads, runs queued jobs instead. Called when memory is short. Returns
+    /// false, without waiting, if no request in flight holds memory of the group.
     fn wait_for_landing(&self, group: GroupId) -> bool {
         if self.cache.in_flight.of(group) == 0 {
             return false;
@@ -268,7 +268,7 @@ impl FileCore {
     }
 
     /// Returns an error if another process has changed the store. May ask the store for its
-    /// version. The caller holds no lock of a block.
+    /// version, and returns an error if that call fails. The caller holds no lock of a block.
     pub(crate) fn check_version(&self) -> Result<(), FileError> {
         if self.version.begins_to_ask(self.pool.background.now()) {
             self.ask_version()?;
@@ -279,7 +279,8 @@ impl FileCore {
         }
     }
 
-    /// Asks the store for its version, and records a change in the error sequence.
+    /// Asks the store for its version, if it reports versions. Records the first sign of a change
+    /// in the error sequence. Returns an error only if that call fails.
     pub(crate) fn ask_version(&self) -> Result<(), FileError> {
         let version = |store: &dyn Store| store.version();
         if self.version.is_told() && self.version.note(self.query_store(&(0..0), version)?) {
@@ -288,8 +289,9 @@ impl FileCore {
         Ok(())
     }
 
-    /// Accepts the store's present version. The caller knows that another process may have changed
-    /// the store. It has invalidated the blocks that it needs to read anew, or is about to.
+    /// Accepts the store's present version. Returns an error if the store cannot be asked for it.
+    /// The caller knows that another process may have changed the store. It has invalidated the
+    /// blocks that it needs to read anew, or is about to.
     pub(crate) fn accept_version(&self) -> Result<(), FileError> {
         if self.version.is_told() {
             let now = self.query_store(&(0..0), |store| store.version())?;
@@ -309,11 +311,13 @@ impl FileCore {
     }
 }
 
-/// Runs `work`, which locks files and allocates memory, and repeats it if necessary. It is repeated
-/// if it found no memory (`is_full` returns the full group) and reclaim skipped files because their
-/// stores could not be called there. Before that, room for `pages` and a few more is made on behalf
-/// of `payer`, with nothing locked. So `work` must be safe to run more than once. The failed
-/// allocation is counted as a failure only if the caller gets the error.
+/// Runs `work`, which locks files and allocates memory. Repeats it, at most [`ROOMS`] times, if it
+/// found no memory (`is_full` returns the full group) and reclaim skipped files because their
+/// stores could not be called there. So `work` must be safe to run more than once. Before each
+/// repetition, room for `pages` and a few more is made on behalf of `payer`, with nothing locked.
+/// The error is returned instead if this thread has a file locked or is in a call to a store, or if
+/// no page could be freed. The failed allocation is counted as a failure only if the caller gets
+/// the error.
 pub(crate) fn with_room<T, E>(
     pool: &Pool,
     payer: GroupId,

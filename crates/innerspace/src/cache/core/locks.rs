@@ -7,7 +7,7 @@ use crate::sync::{Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteG
 
 /// The locks of one file. All are taken before locks of blocks.
 pub(crate) struct FileLocks {
-    /// Held by appends and changes of the length, one at a time.
+    /// Held by appends and by `set_len`, one at a time.
     append: Mutex<()>,
     /// Serialises moves of blocks to consecutive frames, so that no two views take blocks from each
     /// other.
@@ -55,7 +55,7 @@ impl Default for FileLocks {
 }
 
 impl FileLocks {
-    /// Excludes other appends and changes of the length.
+    /// Excludes other appends, and `set_len`.
     pub(crate) fn append(&self) -> MutexGuard<'_, ()> {
         self.append.lock()
     }
@@ -98,7 +98,8 @@ impl FileLocks {
         }
     }
 
-    /// Waits until every fill and write that is under way has ended.
+    /// Waits until every fill and write that is under way has ended, except one-step appends. Also
+    /// waits for a truncate, punch, discard or invalidate.
     pub(crate) fn wait_shared(&self) {
         drop(self.invalidate.write());
     }

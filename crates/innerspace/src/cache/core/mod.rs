@@ -81,8 +81,8 @@ pub(crate) struct Blocks {
     /// The blocks, and under the same mutex the dirty index: a block that a write makes enters both
     /// in one step.
     pub(crate) index: Index<DirtyIndex>,
-    /// The file's length in bytes. It grows under the mutex of `index`. It shrinks, and `set_len`
-    /// sets it, with `invalidate` held exclusively.
+    /// The file's length in bytes. Writes and appends raise it under the mutex of `index`. Every
+    /// other change is made with `invalidate` held exclusively.
     pub(crate) size: AtomicU64,
     /// The length of the store. Nothing at or beyond it is read. It changes when the store is
     /// resized, written, or asked for its length again.
@@ -311,7 +311,9 @@ impl FileCore {
         }
     }
 
-    /// Turns a failure of the store into an error that names this file, the call and its range.
+    /// Turns a failure of a call to the store into an error that names this file and the call's
+    /// range. The error names the call too, unless the store reports that it was cut, was changed,
+    /// or read too few bytes.
     pub(crate) fn store_error(
         &self,
         action: StoreAction,
@@ -443,7 +445,7 @@ impl FileCore {
     }
 
     /// Returns the error for a writer if there are dirty blocks and the store keeps failing to take
-    /// them.
+    /// them: the last attempt wrote none.
     pub(crate) fn unwritten_error(&self) -> Option<FileError> {
         let blocks = self.dirty_blocks();
         if blocks == 0 || !self.writes.backoff.is_on() {
@@ -481,8 +483,8 @@ impl Drop for FileCore {
         // If the closing panicked, the file is still in the cache's list.
         self.cache.remove_file(self);
         // Closing removes every block. If it panicked before that, some blocks may still be viewed,
-        // and nothing will notice when these views end. In that case the memory is never freed, and
-        // the owner number in the tags of these blocks is never reused.
+        // and nothing will notice when these views end. So if blocks are left, the memory is never
+        // freed, and the owner number in the tags of these blocks is never reused.
         if self.blocks.index.counts().blocks > 0 {
             std::mem::forget(self.pool.clone());
         } else {

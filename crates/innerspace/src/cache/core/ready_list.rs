@@ -41,7 +41,7 @@ enum Answer {
 }
 
 impl Answer {
-    /// Keeps the first result, and returns any later one.
+    /// Keeps the result if there is no other and the future still wants one. Otherwise returns it.
     fn settle(&mut self, result: Result<View, FileError>) -> Option<Result<View, FileError>> {
         match self {
             Answer::None => {
@@ -160,7 +160,8 @@ impl ReadyList {
         self.live_in(0..u64::MAX)
     }
 
-    /// Returns the requests in the list that may cover one of the blocks.
+    /// Returns the requests in the list that may cover one of the blocks, except those whose
+    /// futures are dropped.
     fn live_in(&self, blocks: Range<u64>) -> Vec<Arc<Request>> {
         let requests = self.requests.lock();
         let longest = self.longest.load(Ordering::Relaxed);
@@ -216,7 +217,7 @@ impl ReadyList {
         self.filled(block..block + 1);
     }
 
-    /// Whether a future is due to be woken.
+    /// Whether some future may be due to be woken.
     pub(crate) fn is_any_due(&self) -> bool {
         self.any_due.load(Ordering::Relaxed)
     }
@@ -249,8 +250,9 @@ impl ReadyList {
         self.closed.store(true, Ordering::SeqCst);
     }
 
-    /// Gives all futures of the file the error `closed`, and wakes them. A future that is not yet
-    /// in the list is not missed: it looks at the file again after it has entered the list.
+    /// Gives the error `closed` to all futures in the list that have no result yet, and wakes all
+    /// of them. A panic of a waker is kept in `panics`. A future that is not yet in the list is not
+    /// missed: it checks whether the file is closed after it has entered the list.
     pub(crate) fn wake_closed(&self, closed: &FileError, panics: &mut Panics) {
         for request in self.live() {
             panics.catch(|| request.settle(Err(closed.clone())));

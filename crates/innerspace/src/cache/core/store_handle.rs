@@ -28,7 +28,8 @@ impl Deref for StoreHandle {
     }
 }
 
-/// The request size in bytes for stores that have no preference, and the largest for all stores.
+/// The size in bytes of a read request for stores that have no preference, and the largest size for
+/// all stores.
 const DEFAULT_REQUEST: u64 = MIB;
 const MOST_REQUEST: u64 = 64 * MIB;
 
@@ -42,7 +43,7 @@ pub(crate) struct FileStore {
     pub(super) aside: Option<Arc<SetAside>>,
     /// How many requests the store serves at a time.
     pub(crate) at_a_time: u32,
-    /// The size of the largest request, in blocks.
+    /// The size of the largest read request, in blocks.
     pub(crate) request_blocks: u64,
 }
 
@@ -73,7 +74,7 @@ impl FileStore {
     }
 
     /// Returns a weak mark of use. While it can be upgraded, this file, or a call to the store,
-    /// still uses the store.
+    /// still uses the store. If the file is closed already, it can never be upgraded.
     pub(crate) fn in_use(&self) -> Weak<()> {
         let handle = self.handle.lock();
         let open = handle.as_deref().map(|handle| Arc::downgrade(&handle.open));

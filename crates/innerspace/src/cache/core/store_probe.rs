@@ -47,7 +47,7 @@ pub(crate) struct FileIdentity {
     pub(crate) identity: Option<Identity>,
     /// The group that pays for blocks and index nodes. This field keeps the group alive.
     pub(crate) group: Group,
-    /// Whether other groups may also open the file.
+    /// Whether other groups may also use the file.
     pub(crate) shared: bool,
     /// The group and its ancestors, for the dirty limits.
     pub(crate) groups: Vec<GroupId>,
@@ -62,7 +62,9 @@ pub(crate) struct FileIdentity {
 impl StoreProbe {
     /// Calls the store, and checks whether it can be opened with these options. If the store uses
     /// files, dirty blocks can be written to it only while those files have memory. So for a file
-    /// that may be written, such memory is set aside here.
+    /// that may be written, such memory is set aside here. Returns an error if the options or the
+    /// store's answers do not allow the file, if the store does not answer, or if there is no
+    /// memory to set aside.
     pub(crate) fn new(
         (pool, root): (&Pool, &Group),
         store: Arc<dyn Store>,

@@ -1,8 +1,8 @@
 //! Whether another process changed the store: see [`Store::version`](crate::store::Store::version).
 //!
 //! **When the store is asked for its version.** When the file is opened, at the first fill in each
-//! tick of the memory's clock, and at the beginning of each sync. So a scan makes one such call per
-//! tick.
+//! tick of the memory's clock, at the beginning of each sync of a writable file, and by
+//! `invalidate`. So a scan makes one such call per tick.
 //!
 //! **What follows from a change.** Once a change is known, nothing more is read from the store
 //! until the caller confirms, by `invalidate`, that it knows of the change too: cached blocks have
@@ -21,7 +21,7 @@ pub(crate) struct StoreVersion {
     is_told: bool,
     /// One more than the number of the tick in which the store was last asked for its version.
     asked_at: AtomicU64,
-    /// Whether the store was changed since. It changes only with `state` locked.
+    /// Whether the store is known to have been changed. Set and cleared only with `state` locked.
     is_changed: AtomicBool,
     state: Mutex<State>,
 }
@@ -92,14 +92,17 @@ impl StoreVersion {
         is_news
     }
 
-    /// Sets the version of the blocks that are cached from now on.
+    /// Sets the version of the blocks that are cached from now on. The store no longer counts as
+    /// changed.
     pub(crate) fn accept(&self, known: Option<Version>) {
         let mut state = self.state.lock();
         *state = State { known, now: None };
         self.is_changed.store(false, Ordering::Release);
     }
 
-    /// Returns the version of the cached contents, and the one that the store has now.
+    /// Returns the version of the cached contents, and the first different one that the store has
+    /// reported. If it has reported none, both are the same. A store that reports no versions has
+    /// version 0.
     pub(crate) fn known_and_now(&self) -> (Version, Version) {
         let state = self.state.lock();
         let known = state.known.unwrap_or(Version::new(0));
