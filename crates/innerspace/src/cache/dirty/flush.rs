@@ -13,7 +13,8 @@ use crate::reclaim::{FlushRequest, LeftFlush};
 use crate::sync::atomic::Ordering;
 
 /// Like [`write_range`] over the whole file, but begins where the last call ended. So a block that
-/// is dirtied again and again does not keep the blocks after it waiting.
+/// is dirtied again and again does not keep the blocks after it waiting. If no block is written or
+/// fails from there on, continues with the blocks before.
 pub(crate) fn write_onwards(core: &FileCore, reason: WriteReason, max_blocks: u64) -> RunEnd {
     let end_block = core.end_block();
     let from = core.writes.next_block().min(end_block);
@@ -25,14 +26,15 @@ pub(crate) fn write_onwards(core: &FileCore, reason: WriteReason, max_blocks: u6
     total
 }
 
-/// Writes at most one run of blocks that may be written. This is the share of a writer over a dirty
-/// limit. Returns the number of blocks written.
+/// Writes blocks that may be written: at most as many as one run can have. This is the share of a
+/// writer over a dirty limit. Returns the number of blocks written.
 pub(crate) fn write_some(core: &FileCore) -> u64 {
     let reason = WriteReason::Pressure;
     write_onwards(core, reason, max_run(core, reason)).written
 }
 
-/// Writes blocks at the request of the flusher, in this thread.
+/// Writes blocks at the request of the flusher, in this thread and in jobs that help it. Before
+/// that, makes blocks in doubt dirty again, except those that are locked.
 pub(crate) fn flush_here(core: &FileCore, request: &FlushRequest) -> RunEnd {
     let reason = WriteReason::Flusher {
         through: request.dirtied_by,
@@ -42,10 +44,10 @@ pub(crate) fn flush_here(core: &FileCore, request: &FlushRequest) -> RunEnd {
     write_onwards(core, reason, most)
 }
 
-/// Starts a job in the file's lane that calls [`flush_here`], unless such a job is running. The job
-/// repeats the flush as long as blocks are written, and either blocks are chosen by their age or
-/// some group has too many dirty pages. Then the job makes the sync that eviction has requested, if
-/// any.
+/// Starts a job in the file's lane that calls [`flush_here`], unless a flush is already under way.
+/// The job repeats the flush as long as blocks are written, the file is not closed, and either
+/// blocks are chosen by their age or some group has too many dirty pages. Then the job makes the
+/// sync that eviction has requested, if any.
 pub(crate) fn flush_in_its_lane(core: &FileCore, request: FlushRequest) {
     let Some(shared) = core.me.upgrade() else {
         return;

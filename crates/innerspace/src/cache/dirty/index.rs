@@ -48,14 +48,14 @@ pub(crate) struct DirtyIndex {
     dirty: Runs<Dirty>,
     /// The blocks that are being written, each with the number of its write.
     writing: Runs<u64>,
-    /// The clean blocks that the store has accepted and no sync has covered, each with the number
-    /// of its acceptance.
+    /// The blocks that the store has accepted and no sync has covered, each with the number of its
+    /// acceptance. Some may be dirty again.
     accepted: Runs<u64>,
     /// The blocks whose bytes a failed sync may have dropped, and that have to become dirty again.
     doubted: Runs<()>,
     /// The earliest tick in which a block that is still dirty may have become dirty.
     oldest: u64,
-    /// Set while a thread has locked the file exclusively, so that only that thread can add pages.
+    /// Set while a thread has locked the file exclusively, so that only that thread can add blocks.
     /// The value is the first block of that thread's cut, or `u64::MAX` while it makes no cut. No
     /// write of that block, or of a block after it, begins.
     cut: Option<u64>,
@@ -63,7 +63,8 @@ pub(crate) struct DirtyIndex {
     /// [`publish`](crate::cache::dirty::marks::publish).
     published: Counts,
     progress: Progress,
-    /// Set when the file is being closed: from then on only the closing thread may begin a write.
+    /// Set while the file is being closed, before the last attempt to write its data. From then on,
+    /// only the closing thread may begin a write.
     closing: bool,
     /// Whether the cache lists the file among those with unwritten blocks.
     listed: bool,
@@ -158,12 +159,14 @@ impl DirtyIndex {
         self.doubted.remove(block).is_some()
     }
 
-    /// Whether the cache has the only reliable copy of a block, although the block may be clean.
+    /// Whether the store may lose a block that it has accepted, or may have lost it: no sync has
+    /// covered the block, or it is in doubt. The block may be clean.
     pub(crate) fn is_unsynced(&self, block: u64) -> bool {
         self.accepted.contains(block) || self.doubted.contains(block)
     }
 
-    /// Returns the blocks of a range for which [`DirtyIndex::is_unsynced`] holds, run by run.
+    /// Returns the blocks of a range for which [`DirtyIndex::is_unsynced`] holds, run by run: first
+    /// those that were accepted, then those in doubt. A block may be among both.
     pub(crate) fn unsynced(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let accepted = self.accepted.runs_in(range.clone());
         let doubted = self.doubted.runs_in(range);
@@ -176,7 +179,7 @@ impl DirtyIndex {
         self.dirty.contains(block)
     }
 
-    /// Whether some dirty block may have become dirty in this tick or an earlier one, or some block
+    /// Whether some dirty block may have become dirty in the tick `tick` or before, or some block
     /// has to become dirty again.
     pub(crate) fn has_since(&self, tick: u64) -> bool {
         !self.doubted.is_empty() || !self.dirty.is_empty() && self.oldest <= tick
@@ -191,8 +194,8 @@ impl DirtyIndex {
         }
     }
 
-    /// Returns the counts as they are now, and those that the caller has to replace by them in the
-    /// sums of the file's groups.
+    /// Returns the counts as they are now, and those that were published last. The caller replaces
+    /// the latter by the former in the sums of the file's groups.
     #[inline]
     pub(crate) fn publish(&mut self) -> (Counts, Counts) {
         let now = self.counts();
@@ -213,12 +216,12 @@ impl DirtyIndex {
         std::mem::replace(&mut self.flushable, flushable) != flushable
     }
 
-    /// Notes that the file is being closed.
+    /// From now on, allows only the closing thread to begin a write.
     pub(crate) fn begin_close(&mut self) {
         self.closing = true;
     }
 
-    /// Returns the numbers of what has happened so far.
+    /// Returns the progress numbers as they are now.
     pub(crate) fn progress(&self) -> Progress {
         self.progress
     }
@@ -291,7 +294,8 @@ impl DirtyIndex {
     }
 
     /// Returns the first run of adjacent dirty blocks in `range` that `rules` allow to be written
-    /// now, at most `max` blocks. The run is empty if there is none.
+    /// now, at most `max` blocks. The run is empty if there is none. Blocks that are being cut off
+    /// are left out.
     pub(crate) fn next_run(
         &mut self,
         range: Range<u64>,

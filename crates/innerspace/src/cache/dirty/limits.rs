@@ -19,8 +19,8 @@ use crate::units::PageCount;
 
 /// Dirty pages above `1 / BACKGROUND_PART` of a group's limit are written in the background.
 const BACKGROUND_PART: u64 = 5;
-/// Above `1 / HARD_PART` of a group's limit, writers write pages themselves, and are refused if
-/// nothing can be written.
+/// Above `1 / HARD_PART` of a group's limit, writers write pages themselves. They are refused if
+/// none can be written, because the write order holds them back or a store keeps failing.
 const HARD_PART: u64 = 2;
 
 /// How many dirty pages a group has.
@@ -77,7 +77,8 @@ fn dirty_level_at(core: &FileCore, group: GroupId, below: Option<GroupId>) -> Di
 }
 
 /// Returns how many more pages may become unwritten without using the memory `owed` to the groups
-/// directly below `group`, or `None` if there are too many already.
+/// directly below `group`, or `None` if there are too many already. While `below` is inside its own
+/// `min`, only the room there counts.
 #[cold]
 fn unwritten_room(
     core: &FileCore,
@@ -109,8 +110,8 @@ pub(crate) fn has_too_much_dirty(core: &FileCore) -> bool {
     dirty_level(core) > DirtyLevel::Low
 }
 
-/// Returns how many of `wanted` blocks may become dirty before the groups are at their hard limit.
-/// At least one may: the caller has called
+/// Returns how many of `wanted` blocks may become dirty before a group is at its hard limit, or
+/// uses memory that it owes. At least one may: the caller has called
 /// [`make_dirty_room`](crate::cache::dirty::room::make_dirty_room) for it.
 pub(crate) fn dirty_room(core: &FileCore, wanted: u64) -> u64 {
     let mut room = wanted;

@@ -17,7 +17,8 @@ pub(crate) fn rules(core: &FileCore, reason: WriteReason) -> WriteRules {
     }
 }
 
-/// Notes that a block's bytes are newer than the store's. The caller holds the block's lock,
+/// Notes that a block's bytes are newer than the store's. If the block is dirty already, does
+/// nothing, unless the write order is [`WriteOrder::Ordered`]. The caller holds the block's lock,
 /// and has changed the bytes or is about to let others change them.
 pub(crate) fn mark_dirty(core: &FileCore, block: u64, frame: FrameId) {
     let ordered = core.id.write_order == WriteOrder::Ordered;

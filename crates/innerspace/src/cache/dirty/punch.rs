@@ -12,8 +12,9 @@ use crate::store::{Accepted, SyncWhat};
 use crate::sync::failpoint;
 use crate::sync::panics::Panics;
 
-/// Punches blocks in the store, up to the end of the file or `known`, the end of the store,
-/// whichever is smaller. The caller has locked the file exclusively, and the cached blocks.
+/// Punches blocks in the store, up to the end of the file or to `known`, an upper bound on the
+/// store's length, whichever is smaller. Records them if the store may lose the punch before a
+/// sync. The caller has locked the file exclusively, and the cached blocks.
 pub(crate) fn punch_store(
     core: &FileCore,
     blocks: Range<u64>,
@@ -39,8 +40,8 @@ pub(crate) fn punch_store(
     Ok(())
 }
 
-/// Repeats the punches that a failed sync may have undone. A failure is recorded in the error
-/// sequence. The caller holds no lock.
+/// Repeats the punches that a failed sync may have undone. Stops at the first failure, and records
+/// it in the error sequence. The caller holds no lock.
 pub(crate) fn punch_again(core: &FileCore) {
     if !core.blocks.extents.lock().punched.has_lost() {
         return;
@@ -61,7 +62,8 @@ pub(crate) fn punch_again(core: &FileCore) {
     panics.go_on();
 }
 
-/// Like [`punch_again`], for one range. Locks the cached blocks batch by batch.
+/// Like [`punch_again`], for one range, but returns a failure instead of recording it. Locks the
+/// cached blocks batch by batch.
 fn punch_lost(
     core: &FileCore,
     run: Range<u64>,
@@ -81,7 +83,8 @@ fn punch_lost(
     Ok(())
 }
 
-/// Makes punches durable if the record of them is full. The caller holds no lock.
+/// Makes punches durable if the record of them is full. Returns an error if a failure is recorded
+/// meanwhile, or if the file is closed. The caller holds no lock.
 pub(crate) fn make_room_for_punch(core: &FileCore) -> Result<(), FileError> {
     if !core.blocks.extents.lock().punched.is_full() {
         return Ok(());

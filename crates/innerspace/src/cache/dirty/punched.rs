@@ -31,7 +31,7 @@ const MOST: usize = 256;
 #[derive(Debug, Default)]
 pub(crate) struct Punched {
     /// Blocks that are holes in the store unless a sync fails, each with the number of syncs that
-    /// had begun when it was punched.
+    /// had begun when it was noted.
     emptied: Runs<u64>,
     /// Blocks that a failed sync may have brought back.
     lost: Runs<()>,

@@ -17,10 +17,12 @@ use crate::units::PageCount;
 const FLUSH_WAIT: Duration = Duration::from_millis(500);
 const FLUSHES: u32 = 3;
 
-/// Makes room for one more dirty block. A writer over the limit writes blocks back itself, and is
-/// refused if nothing may be written (P25).
+/// Makes room for one more dirty block. A writer over the limit writes blocks back itself. If none
+/// can be written, it is refused if the write order holds blocks back, if a store keeps failing, or
+/// if more unwritten pages would take memory owed to other groups (P25).
 ///
-/// With [`Wait::No`], a writer at the limit is refused, and another thread is asked to write.
+/// With [`Wait::No`], a writer at the limit gets "would block", and another thread is asked to
+/// write.
 #[inline]
 pub(crate) fn make_dirty_room(core: &FileCore, offset: u64, wait: Wait) -> Result<(), FileError> {
     match dirty_level(core) {
@@ -81,9 +83,10 @@ fn make_dirty_room_at(
     Ok(())
 }
 
-/// Writes some blocks of another file that `own` or a group below it pays for. If no blocks can be
-/// written, and memory is owed to other groups, syncs these files and this one. Returns whether
-/// there are fewer unwritten pages now.
+/// Writes some blocks of another file for which `own` or a group below it pays, and whose store
+/// this thread may call. If no blocks can be written, and the level is [`DirtyLevel::Owed`], syncs
+/// these files and this one. Returns whether blocks were written, or a sync left fewer unwritten
+/// pages.
 fn clean_some_of(core: &FileCore, own: GroupId, level: DirtyLevel) -> bool {
     let files = core.cache.unwritten_files(own);
     let others = files

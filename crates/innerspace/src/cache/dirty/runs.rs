@@ -1,5 +1,6 @@
-//! Sets of blocks with a note for each, kept as runs of adjacent blocks with the same note. For a
-//! file that is written from front to back, there is one run, which each further block extends.
+//! Sets of blocks with a note for each, kept as runs of adjacent blocks with the same note. While a
+//! file is written from front to back, each further block extends the last run, unless its note is
+//! different.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -51,7 +52,7 @@ impl<T: Copy + PartialEq> Runs<T> {
         self.run_of(block).is_some()
     }
 
-    /// Returns the note for a block.
+    /// Returns the note for a block, if it is in the set.
     pub(crate) fn get(&self, block: u64) -> Option<T> {
         self.run_of(block).map(|(_, run)| run.note)
     }
@@ -76,7 +77,7 @@ impl<T: Copy + PartialEq> Runs<T> {
         self.runs_in(0..u64::MAX)
     }
 
-    /// Adds blocks. None of them is in the set yet.
+    /// Adds blocks. The caller ensures that none of them is in the set yet.
     pub(crate) fn note_run(&mut self, blocks: Range<u64>, note: T) {
         self.blocks += (blocks.end - blocks.start) as usize;
         // In most calls, the blocks follow the last run.
@@ -109,8 +110,8 @@ impl<T: Copy + PartialEq> Runs<T> {
         self.take_run(block..block + 1).map(|(_, note)| note)
     }
 
-    /// Removes the first blocks of a range that have the same note. Returns the block after them,
-    /// and the note. Returns `None` if the first block is not in the set.
+    /// Removes the blocks of a range that are in one run with its first block. Returns the block
+    /// after them, and the note. Returns `None` if the first block is not in the set.
     pub(crate) fn take_run(&mut self, blocks: Range<u64>) -> Option<(u64, T)> {
         let (start, run) = self.run_of(blocks.start)?;
         let end = run.end.min(blocks.end);

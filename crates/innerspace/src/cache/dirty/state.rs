@@ -9,7 +9,8 @@ use crate::sync::{Condvar, OnDrop};
 /// The state of a file's unwritten data, besides the dirty index.
 #[derive(Debug, Default)]
 pub(crate) struct WriteState {
-    /// The failed writes, for handles to which they were not yet reported.
+    /// The failures of writes, syncs and repeated punches, and changes by other processes, for
+    /// handles to which they were not yet reported.
     pub(crate) errors: ErrorSequence,
     pub(crate) barrier: Barrier,
     /// The backoff for every write that is not for a sync.
@@ -21,14 +22,16 @@ pub(crate) struct WriteState {
     pub(crate) syncs: Syncs,
     /// Notified when a write of a block ends. Used with the mutex of the index.
     pub(crate) write_ended: Condvar,
-    /// The block at which the next write that is not for a sync begins.
+    /// The block at which the next write by the flusher, or by a writer over the dirty limit,
+    /// begins.
     next_block: AtomicU64,
-    /// Whether a job is writing the file's dirty blocks.
+    /// Whether a job was started that writes the file's dirty blocks, and has not ended.
     is_flushing: AtomicBool,
 }
 
 impl WriteState {
-    /// Returns the block at which the next write that is not for a sync begins.
+    /// Returns the block at which the next write by the flusher, or by a writer over the dirty
+    /// limit, begins.
     pub(crate) fn next_block(&self) -> u64 {
         self.next_block.load(Ordering::Relaxed)
     }

@@ -1,11 +1,12 @@
 //! Makes the store durable, and handles what a failed sync may have lost (P18).
 //!
-//! A block that was written and not synced since is kept in memory although it is clean: eviction
-//! skips it, or syncs first. A sync that succeeds releases the blocks accepted before it began. A
-//! sync that fails leaves all accepted blocks in doubt. They become dirty and are written again.
-//! The failure is reported to every handle, even if a later sync that had waited for the failed one
-//! succeeds. A punch leaves no block to keep. It is noted, and repeated
-//! ([`punched`](crate::cache::dirty::punched)). The argument is in `docs/protocols/durability.md`.
+//! If the store may lose what it has accepted (`Accepted::UntilSync`), a block that was written and
+//! not synced since is kept in memory although it is clean: eviction skips it, or syncs first. A
+//! sync that succeeds releases the blocks accepted before it began. A sync that fails leaves all
+//! accepted blocks in doubt. They become dirty and are written again. The failure is reported to
+//! every handle, even if a later sync that had waited for the failed one succeeds. A punch leaves
+//! no block to keep. It is noted, and repeated ([`punched`](crate::cache::dirty::punched)). The
+//! argument is in `docs/protocols/durability.md`.
 //!
 //! `sync_turns` makes sure that syncs of a file run one at a time.
 
@@ -27,14 +28,15 @@ use crate::units::FrameId;
 /// How long eviction waits for a sync that another thread began. The bound is for stores that hang.
 const OTHERS_WAIT: Duration = Duration::from_millis(500);
 
-/// Makes accepted blocks durable. A failure is recorded in the error sequence, and blocks that it
-/// leaves in doubt become dirty again. The caller has no block locked.
+/// Makes accepted blocks durable, unless a sync by another thread has done so meanwhile. A failure
+/// is recorded in the error sequence, and blocks that it leaves in doubt become dirty again.
+/// Returns an error only if the file is closed. The caller has no block locked.
 pub(crate) fn sync_store(core: &FileCore, what: SyncWhat) -> Result<(), FileError> {
     sync_store_as(core, what, Wait::Yes)
 }
 
 /// Like [`sync_store`]. With [`Wait::No`], waits at most [`OTHERS_WAIT`] for a sync of another
-/// thread, and does not wait for locked blocks.
+/// thread, then gives up without an error, and leaves locked blocks in doubt.
 fn sync_store_as(core: &FileCore, what: SyncWhat, mode: Wait) -> Result<(), FileError> {
     let patience = (mode == Wait::No).then_some(OTHERS_WAIT);
     let Some(mut running) = core.writes.syncs.begin(what, patience) else {
@@ -105,8 +107,8 @@ pub(crate) fn take_doubted_back(core: &FileCore, mode: Wait) {
     }
 }
 
-/// Removes from `locked` those blocks of which the cache has the only reliable copy, although they
-/// may be clean. The caller ensures that all of the blocks are stable.
+/// Removes from `locked` the blocks that the store has accepted and may still lose, or may have
+/// lost. The caller ensures that all of the blocks are stable.
 pub(crate) fn retain_synced(core: &FileCore, locked: &mut Vec<Locked<'_>>) {
     if core.id.accepted == Accepted::UntilSync {
         let dirty = core.dirty();
@@ -114,8 +116,10 @@ pub(crate) fn retain_synced(core: &FileCore, locked: &mut Vec<Locked<'_>>) {
     }
 }
 
-/// Makes the sync that was requested by a thread that could not make it itself. Called by the
-/// service. Waits at most [`OTHERS_WAIT`] for a sync of another thread.
+/// Makes the sync that was requested by a thread that could not make it itself, if there is such a
+/// request. Called by the service, and by jobs that flush. If this thread may not call the store
+/// either, asks the service again. Returns an error only if the file is closed. Waits at most
+/// [`OTHERS_WAIT`] for a sync of another thread.
 pub(crate) fn sync_if_wanted(core: &FileCore) -> Result<(), FileError> {
     let wanted = &core.writes.syncs.wanted;
     if !wanted.load(Ordering::Relaxed) {
@@ -131,7 +135,7 @@ pub(crate) fn sync_if_wanted(core: &FileCore) -> Result<(), FileError> {
 
 /// Syncs the store before frames are evicted, if some of their blocks are accepted and not synced.
 /// If there are such blocks and `may_call` is false, requests a sync in the background instead, and
-/// returns false.
+/// returns false. Otherwise returns true, even if the sync fails.
 pub(crate) fn sync_before_eviction(core: &FileCore, frames: &[FrameId], may_call: bool) -> bool {
     if core.id.accepted == Accepted::Kept {
         return true;
@@ -153,8 +157,8 @@ pub(crate) fn sync_before_eviction(core: &FileCore, frames: &[FrameId], may_call
     !is_unsynced || may_call
 }
 
-/// Syncs the store, so that written blocks can be evicted. Waits at most [`OTHERS_WAIT`] for a sync
-/// of another thread.
+/// If the store may lose blocks that it has accepted, syncs it, so that they can be evicted. Waits
+/// at most [`OTHERS_WAIT`] for a sync of another thread.
 pub(crate) fn sync_for_room(core: &FileCore) {
     if core.id.accepted == Accepted::UntilSync {
         // The store of a closed file is gone: there is nothing to sync, and nothing to evict.

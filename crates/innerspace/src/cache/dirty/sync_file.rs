@@ -16,9 +16,11 @@ use crate::cache::wait::Wait;
 use crate::store::{FileAccess, SyncWhat};
 use crate::sync::failpoint;
 
-/// Writes the blocks in `blocks` that are dirty now, waits for other threads' writes of such
-/// blocks, and repeats writes that failed. Then, if `what` is given, makes the store durable.
-/// Failures are recorded in the error sequence. Returns an error if a block may not be written.
+/// Writes the blocks in `blocks` that are dirty now, waits for other threads' writes in `blocks`,
+/// and repeats those that failed. Then, if `what` is given, makes the store durable. Failures are
+/// recorded in the error sequence. Returns an error if the write order holds a block back, if the
+/// file is closed, or if [`FileCore::check_not_reentrant`] returns one. Does nothing for a file
+/// that is open read-only.
 pub(crate) fn sync_blocks(
     core: &FileCore,
     blocks: Range<u64>,
@@ -133,8 +135,8 @@ pub(crate) fn try_sync_blocks(
     }
     core.check_not_reentrant()?;
     let rules = rules(core, WriteReason::Sync);
-    // `first` and `held` are read under one lock. Otherwise blocks released in between could be
-    // written by other threads, and not be durable.
+    // `first` and `held` are read under one lock. Otherwise, blocks released between the two reads
+    // could be written by other threads, and not be durable.
     let (first, held) = {
         let dirty = core.dirty();
         let first = dirty.first_to_sync(blocks.clone(), &rules);

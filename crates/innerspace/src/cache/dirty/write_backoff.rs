@@ -2,8 +2,8 @@
 //!
 //! After a failure, writes that no sync asked for (by the flusher, a writer over the dirty limit,
 //! or reclaim) are skipped: the next attempt, then the next three, seven and so on, until a write
-//! succeeds. Each tick of the clock allows one attempt in any case. A caller that needs memory
-//! meanwhile gets the failure as its error. A sync always tries.
+//! succeeds. In each new tick of the clock, attempts are allowed in any case until one fails.
+//! Meanwhile, a writer over the dirty limit gets the failure as its error. A sync always tries.
 
 use crate::sync::Mutex;
 
@@ -17,7 +17,7 @@ pub(crate) struct WriteBackoff(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The number of consecutive attempts that wrote nothing and failed.
+    /// The number of consecutive attempts that wrote nothing and failed, at most [`MOST_FAILURES`].
     failures: u32,
     /// The number of attempts that are still to be skipped.
     left_out: u32,
@@ -26,7 +26,8 @@ struct State {
 }
 
 impl WriteBackoff {
-    /// Whether a write that is not for a sync may be attempted at tick `now`.
+    /// Whether a write that is not for a sync may be attempted at tick `now`. If not, counts one
+    /// attempt as skipped.
     pub(crate) fn may_try(&self, now: u64) -> bool {
         let mut state = self.0.lock();
         if state.left_out == 0 || now != state.at {
@@ -36,7 +37,8 @@ impl WriteBackoff {
         false
     }
 
-    /// Notes the result of an attempt at tick `now`, in blocks.
+    /// Notes the result of an attempt at tick `now`, in blocks. An attempt counts as failed if it
+    /// wrote none.
     pub(crate) fn note(&self, written: u64, failed: u64, now: u64) {
         if written == 0 && failed == 0 {
             return;
@@ -51,7 +53,7 @@ impl WriteBackoff {
         }
     }
 
-    /// Whether the last attempt failed.
+    /// Whether the last attempt failed and wrote nothing.
     pub(crate) fn is_on(&self) -> bool {
         self.0.lock().failures > 0
     }

@@ -1,11 +1,12 @@
 //! Writes the dirty blocks of a range, run by run, and several runs concurrently.
 //!
 //! If there is more than one run, jobs in the file's lane write together with the caller. There are
-//! as many writers as the store serves calls at a time, as long as the memory that their runs hold
-//! is a small part of the nearest limit. Each thread claims the next run, which no other thread
-//! gets, and writes it as if it were alone. The caller also claims runs, so that all are written
-//! even if no thread is free. At the end, the caller waits for runs that jobs have claimed, but not
-//! for jobs that have not begun. A file whose writes are ordered has only one run in flight.
+//! at most as many writers as the store serves calls at a time, and at most so many that the memory
+//! that their runs hold is a small part of the nearest limit. Each thread claims the next run,
+//! which no other thread gets, and writes it as if it were alone. The caller also claims runs, so
+//! that all are written even if no thread is free. At the end, the caller waits for runs that jobs
+//! have claimed, but not for jobs that have not begun. The caller writes alone if the file's writes
+//! are ordered, or if it passes [`Wait::No`].
 
 use std::ops::Range;
 
@@ -40,7 +41,7 @@ struct State {
 }
 
 impl Spread {
-    /// Claims the next run.
+    /// Claims the next run. Returns `None` if there is none, or no more blocks may be claimed.
     fn claim(&self, core: &FileCore, reason: WriteReason) -> Option<Range<u64>> {
         let mut state = self.state.lock();
         let most = max_run(core, reason).min(state.allowed);
@@ -85,8 +86,9 @@ impl Spread {
 }
 
 /// Writes every block in `blocks` that is dirty now and may be written, but at most `max_blocks`.
-/// Unless the write is for a sync, a file is skipped for a while after a failure. A caller that
-/// holds locks of blocks passes [`Wait::No`].
+/// Unless the write is for a sync, stops after a run of which nothing could be written, and skips
+/// the file for a while after such a failure. A caller that holds locks of blocks passes
+/// [`Wait::No`].
 pub(crate) fn write_range(
     core: &FileCore,
     blocks: Range<u64>,

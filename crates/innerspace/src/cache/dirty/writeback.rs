@@ -53,10 +53,10 @@ const TOO_MANY_VIEWS: &str = "more views of its block than can be counted";
 pub(crate) struct RunEnd {
     /// The number of blocks written.
     pub(crate) written: u64,
-    /// The number of blocks whose write failed.
+    /// The number of blocks whose write failed, or was given up.
     pub(crate) failed: u64,
-    /// The number of blocks among `failed` that failed only because the files below the store
-    /// lacked memory.
+    /// The number of blocks among `failed` that are in runs given up because the files below the
+    /// store lacked memory.
     pub(crate) refused: u64,
     /// The block at which to continue.
     pub(crate) next: u64,
@@ -95,8 +95,9 @@ pub(super) fn max_run(core: &FileCore, reason: WriteReason) -> u64 {
 }
 
 /// Writes the blocks in `blocks` that are dirty now and may be written. Adjacent blocks whose locks
-/// are free are written as one run. Unless the write is for a sync, stops at the first run of which
-/// nothing could be written.
+/// are free are written as one run. If the files below the store lack memory, makes room and tries
+/// again. Unless the write is for a sync, stops at the first run of which nothing could be written.
+/// A lack of memory below the store is recorded as a failure only for a sync.
 pub(super) fn write_blocks(
     core: &FileCore,
     blocks: Range<u64>,
@@ -138,9 +139,9 @@ pub(super) fn write_blocks(
     }
 }
 
-/// Writes one run of adjacent blocks. The run ends early if the lock of a further block is not
-/// free. Returns an error if the store found no memory for the files below it. That error is not
-/// recorded, since the caller may make room.
+/// Writes one run of adjacent blocks. The run ends early at a further block that is no longer dirty
+/// or not stable, or whose lock is not free. Returns an error if the store found no memory for the
+/// files below it. That error is not recorded, since the caller may make room.
 fn write_run(
     core: &FileCore,
     run: Range<u64>,
@@ -210,7 +211,9 @@ fn lock_dirty(core: &FileCore, block: u64, wait: Wait) -> Result<Option<Locked<'
 }
 
 /// Pins locked blocks, turns DIRTY into WRITEBACK, and unlocks them. The blocks are in ascending
-/// order. Blocks that must not be written after all stay dirty.
+/// order. Returns the blocks whose write has begun. Blocks that must not be written after all, or
+/// cannot be pinned, stay dirty. For a sync, a block that cannot be pinned is recorded as a
+/// failure.
 fn begin_writes<'f>(
     core: &'f FileCore,
     locked: Vec<Locked<'f>>,
@@ -273,7 +276,9 @@ fn begin_writes<'f>(
 /// If a call fails, writes the two halves separately. So a bad block does not make its neighbours
 /// fail, and some blocks are written if there is no memory for all. Each failure uses up one unit
 /// of the patience, unless the files below the store lacked memory. When the patience is used up,
-/// or there was no memory even for a single block, the rest is not tried.
+/// the store panics, or there is no memory even for a single block, the rest is not tried. A
+/// failure whose blocks are not tried again is recorded, unless the files below the store lacked
+/// memory.
 fn write_split(core: &FileCore, run: &mut [InFlight<'_>], trying: &mut Trying) {
     if trying.patience == 0 || trying.short.is_some() {
         return;
