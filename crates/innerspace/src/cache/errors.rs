@@ -29,7 +29,7 @@ texts! {
         Resize = "resize",
         /// Freeing a range.
         Punch = "punch",
-        /// Reading the length, or the ranges of data and holes.
+        /// Reading the length, the version, or the ranges of data and holes.
         Query = "query",
     }
 }
@@ -76,7 +76,7 @@ pub enum FileError {
     Shrank {
         /// The file.
         file: Arc<str>,
-        /// Where the missing bytes start.
+        /// The offset at which the read started.
         offset: u64,
         /// The number of bytes requested.
         len: u64,
@@ -115,7 +115,7 @@ pub enum FileError {
         file: Arc<str>,
         /// The version of the cached contents.
         was: Version,
-        /// The version that the store has now.
+        /// The first other version that the store has reported, or `was` if it has reported none.
         now: Version,
     },
     /// The store returned fewer bytes than its own length promises.
@@ -145,14 +145,14 @@ pub enum FileError {
         file: Arc<str>,
         /// The call that failed.
         action: StoreAction,
-        /// The offset of the call.
+        /// The offset of the call; for [`StoreAction::Resize`], the new length.
         offset: u64,
         /// The number of bytes that the call was for; 0 if the call has no range.
         len: u64,
         /// The store's error.
         r#source: Arc<io::Error>,
     },
-    /// The file's group has no room for the pages that the operation needs.
+    /// The file's group, or a group above it, has no room for the memory that the operation needs.
     #[error(transparent)]
     Limit(#[from] LimitError),
     /// The file was opened for reading only.
@@ -239,7 +239,7 @@ pub enum FileError {
         len: u64,
     },
     /// The file's write order holds blocks back: either a sync needs them written, or a write would
-    /// exceed the limit for unwritten data. Nothing was written.
+    /// exceed the limit for unwritten data. Those blocks were not written to the store.
     #[error("{file}: {} of unwritten data may not be written yet; {reason}", ByteSize(*dirty))]
     Held {
         /// The file.
@@ -249,14 +249,16 @@ pub enum FileError {
         /// The event that allows these blocks to be written.
         reason: HeldReason,
     },
-    /// Too much data is unwritten, and the store refuses to take it. Nothing was written by this
-    /// call. The unwritten data is kept; its write is retried from time to time, and by each sync.
+    /// Too much data is unwritten, and the store refuses to take it. A write that gets this error
+    /// may have written its first bytes. The unwritten data is kept; its write is retried from time
+    /// to time, and by each sync.
     #[error(
         "{file}: {} of unwritten data cannot be written ({source}); new writes are refused until that data is written. Sync again, or discard it",
         ByteSize(*dirty)
     )]
     Unwritten {
-        /// The file whose data cannot be written. It may be another file of the same group.
+        /// The file whose data cannot be written. It may be another file of the same group, or of a
+        /// group below it.
         file: Arc<str>,
         /// The number of unwritten bytes of that file.
         dirty: u64,
@@ -280,7 +282,7 @@ pub enum FileError {
         /// The process ID of the process that created the memory.
         pid: u32,
     },
-    /// The last handle on the file was dropped.
+    /// The file was closed: its last handle or mapping was dropped.
     #[error("{file}: the file was closed")]
     Closed {
         /// The file.
@@ -383,8 +385,9 @@ pub(super) fn store_panicked() -> io::Error {
     io::Error::other("the store panicked")
 }
 
-/// The numbered write errors of one file. Each failure is reported once to each handle, whichever
-/// thread met it (P18).
+/// The numbered failures of one file: of writes, syncs and repeated punches, and changes by other
+/// processes. A failure is reported once to each handle, whichever thread met it (P18). If several
+/// were not yet reported to a handle, only the latest is.
 #[derive(Debug)]
 pub(crate) struct ErrorSequence<E = FileError> {
     /// The number of failures so far. Written under the lock of `last`.
@@ -413,7 +416,7 @@ impl ErrorCursor {
 }
 
 impl<E: Clone> ErrorSequence<E> {
-    /// Records a failure, which has to be reported to every open handle.
+    /// Records a failure, which is reported to every open handle.
     pub(crate) fn record(&self, error: E) {
         let mut last = self.last.lock();
         *last = Some(error);
