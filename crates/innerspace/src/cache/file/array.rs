@@ -264,8 +264,8 @@ impl<T: Element> Array<T> {
     /// Like [`Array::write`], but never waits. It writes all elements, if they are inside one
     /// cached block that is not viewed, or nothing. If this would block, wait with
     /// [`PagedFile::ready`] for the elements' bytes, and drop the view before you try again. If the
-    /// elements are in two blocks, or so much data is unwritten that a writer has to write some
-    /// itself, use [`Array::write`].
+    /// elements are in more than one block, or so much data is unwritten that a writer has to write
+    /// some itself, use [`Array::write`].
     ///
     /// # Errors
     /// The errors of [`Array::write`], and [`FileError::WouldBlock`].

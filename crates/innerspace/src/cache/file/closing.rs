@@ -75,8 +75,8 @@ fn close(core: &FileCore) {
 }
 
 /// Tries once more to write the unwritten data of a file that is being closed, now with no other
-/// writer. (Some may be left because writes of other threads failed.) Data that cannot be written
-/// now is lost.
+/// writer. (Data may be left because writes of the first attempt, or of other threads, have
+/// failed.) Data that cannot be written now is lost.
 fn write_last(core: &FileCore, panics: &mut Panics) {
     core.dirty().begin_close();
     wait_written(core, 0..u64::MAX);

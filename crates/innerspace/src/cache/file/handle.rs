@@ -45,17 +45,17 @@ const OTHER_BYTES: usize = 720;
 
 /// A cached file: reads, writes and views, with a hard limit on its memory, and errors as values.
 ///
-/// Each clone is a handle of its own on the same file, to which each failed write is reported once.
-/// (If the file's group has no memory for another handle, the clone shares the original's.) All
-/// operations may be called from many threads. A read that overlaps a write of another thread may
-/// see part of the write. So may a view over several blocks, since each block is viewed separately.
-/// A [`View`] inside one block never does.
+/// Each clone is a handle of its own on the same file. Each handle reports the latest failed write
+/// once. (If the file's group has no memory for another handle, the clone shares the original's.)
+/// All operations may be called from many threads. A read that overlaps a write of another thread
+/// may see part of the write. So may a view over several blocks, since each block is viewed
+/// separately. A [`View`] inside one block never does.
 ///
 /// When the last handle (or mapping) is dropped, unwritten data is written back, but not made
 /// durable: use [`PagedFile::sync_all`] for that. The call that drops it (the drop of a handle,
 /// accessor or space, or an unmap) returns when the data is written, and waits only for the stores
-/// of the files that it closes. If a handle is dropped in a call to a store, the work is left to a
-/// thread of the memory. The drop of the last [`Memory`](crate::Memory) waits for that thread.
+/// of the files that it closes. If a handle is dropped in a call to a store, the work may be left
+/// to a thread of the memory. The drop of the last [`Memory`](crate::Memory) waits for that thread.
 ///
 /// ```
 /// use innerspace::{MIB, Memory, file::FileError};
@@ -150,7 +150,8 @@ impl PagedFile {
         }
     }
 
-    /// Creates a new handle on an open file.
+    /// Creates a new handle on an open file, or shares the first one if the group has no memory for
+    /// another.
     pub(crate) fn new(inner: &Arc<FileInner>) -> PagedFile {
         let handle = Handle::another(inner.first());
         PagedFile {
@@ -182,7 +183,8 @@ impl PagedFile {
         &self.handle
     }
 
-    /// Converts `range` to a start and an end. An open end stands for the end of the file.
+    /// Converts `range` to a start and an end. An open end stands for the end of the file, or for
+    /// the start if that is larger. Returns an error if the end is before the start.
     #[inline]
     pub(crate) fn bytes(&self, range: impl RangeBounds<u64>) -> Result<Range<u64>, FileError> {
         let (start, end) = start_and_end(&range);
@@ -250,7 +252,8 @@ impl PagedFile {
     /// (`ulimit -v`, strict overcommit), every view whose blocks are not consecutive is also a
     /// copy, and may have at most 2 MiB.
     ///
-    /// If a range is not cached, exactly the blocks that it touches are read.
+    /// If a range is not cached, only the blocks that it touches are read, unless this handle reads
+    /// sequentially, and so reads ahead.
     ///
     /// # Errors
     /// [`FileError::PastEnd`], [`FileError::Limit`], [`FileError::ViewTooLarge`], or the store's
@@ -433,7 +436,8 @@ impl PagedFile {
         self.sync(blocks, Some(SyncWhat::Data))
     }
 
-    /// Writes unwritten blocks. If `what` is given, also makes the file durable.
+    /// Writes unwritten blocks. If `what` is given, also makes the file durable. Returns the latest
+    /// failure that was not yet reported to this handle, or else the error of this call.
     pub(super) fn sync(&self, blocks: Range<u64>, what: Option<SyncWhat>) -> Result<(), FileError> {
         let outcome = sync_blocks(self.core(), blocks, what);
         self.core().cache.run_deferred_if_abandoned();

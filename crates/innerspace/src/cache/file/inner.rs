@@ -12,7 +12,7 @@ use crate::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct FileInner {
     core: Arc<FileCore>,
-    /// The first handle, shared by clones for which the group has no memory.
+    /// The first handle. Later opens of the file share it if the group has no memory for another.
     first: Arc<Handle>,
 }
 
@@ -57,7 +57,7 @@ impl Drop for FileInner {
         }
         // The last reference may be dropped anywhere, for example in reclaim with a block locked.
         // So the closing is left to another thread, or to the caller that released the file. A
-        // `PagedFile` that is the last reference closes the file itself.
+        // `PagedFile` that is the last reference closes the file itself where it can.
         if !self.core.is_closed() {
             close_elsewhere(&self.core);
         }

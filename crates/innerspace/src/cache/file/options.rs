@@ -37,7 +37,7 @@ impl FileOptions {
         }
     }
 
-    /// Checks the options for a file at `path`, before it is opened.
+    /// Checks the block size of a file at `path`, before the file is opened.
     pub(crate) fn check(&self, path: &std::path::Path) -> Result<(), FileError> {
         let name = match &self.name {
             Some(name) => crate::store::shown_name(name).into(),

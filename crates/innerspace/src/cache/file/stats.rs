@@ -24,10 +24,10 @@ pub struct FileStats {
     pub dirty: PageCount,
     /// Pages being written.
     pub writeback: PageCount,
-    /// Cached pages that a space maps.
+    /// The pages of cached blocks that a space maps, even in part.
     pub mapped: PageCount,
-    /// Cached pages that are viewed. Pages of removed blocks are not counted, even if they are
-    /// viewed.
+    /// The pages of cached blocks that are viewed, even in part. Blocks that were removed while
+    /// viewed are not counted.
     pub viewed: PageCount,
     /// Pages of index nodes.
     pub index_nodes: PageCount,
