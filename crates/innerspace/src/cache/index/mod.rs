@@ -295,7 +295,8 @@ impl<T> Index<T> {
         &self.tags
     }
 
-    /// Returns the word of `block`.
+    /// Returns the word of `block`: [`Word::Empty`] if no node has a slot for it. The caller is in
+    /// a section, as for [`Index::slot`].
     #[inline]
     pub(crate) fn load(&self, nodes: &impl Nodes, block: u64) -> Word {
         let slot = self.slot(nodes, block);
