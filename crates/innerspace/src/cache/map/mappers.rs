@@ -139,7 +139,7 @@ impl MapperList {
             return;
         }
         let mut from = MapperId(0);
-        // A fork registers the child while the child shares the parent's leaves, and a page may
+        // A fork registers the child before the child shares the parent's leaves. A page may then
         // move from the parent's leaves to the child's after the parent's mapper was called. So
         // mappers that were registered meanwhile are called too, until there are no more. Parents
         // come before their children in the list.

@@ -157,7 +157,7 @@ impl Cache {
         })
     }
 
-    /// Whether the calling process is a child of fork(2) of the one that created the memory.
+    /// Whether another process created the memory. If so, the calling one is a child of fork(2).
     pub(crate) fn is_foreign(&self) -> bool {
         self.pool.foreign_maker().is_some()
     }
@@ -470,8 +470,10 @@ impl Cache {
         PageCount(self.dirty.of(group))
     }
 
-    /// Returns the reason why none of the dirty blocks for which `group` pays can be written.
-    /// Returns `None` while one of them is being written, or if no store fails.
+    /// Returns the error of a file whose store keeps failing to take its dirty blocks. Looks at the
+    /// files for which `group` or a group below it pays. Returns `None` while a block of any of
+    /// them is being written, or if no store keeps failing. Called when the calling thread could
+    /// write none of these blocks.
     pub(super) fn unwritten_error(&self, group: GroupId) -> Option<FileError> {
         let files = self.unwritten_files(group);
         if files.iter().any(|file| file.is_writing()) {
