@@ -84,7 +84,7 @@ pub enum StoreError {
         /// The number of bytes that the caller offered.
         wanted: u64,
     },
-    /// Another program has changed the bytes since they were read.
+    /// Another program has changed the file while it was open.
     #[error("another program changed the file while it was open")]
     Changed,
     /// The store cannot be written.

@@ -44,8 +44,9 @@
 //! Locking: the caller of a store may hold a block lock or a WRITEBACK bit. Locks of a backend are
 //! innermost in the lock order, and are never held across a call back into this crate.
 //!
-//! Neighbours: `sys::file` below has the system calls, and `cache` above is the only user. This
-//! layer does not cache, does not retry failed writes and does not order writes.
+//! Neighbours: `sys::file` below has the system calls. `cache` above calls the stores; `memory` and
+//! `dax` open files by this module's steps. This layer does not cache, does not retry failed writes
+//! and does not order writes.
 
 mod error;
 #[cfg(any(test, feature = "test-util"))]

@@ -40,9 +40,9 @@ pub(crate) trait Transfer: Send {
     }
 
     /// Offers the request back to its maker. Called if the store has no completion form, or if the
-    /// ring refused the request. If the maker keeps the request, it has the store's plain calls
-    /// made elsewhere, and this returns `None`. Otherwise this returns the request, and the caller
-    /// performs it, or fails it.
+    /// ring refused the request or could not complete it. If the maker keeps the request, it has
+    /// the store's plain calls made elsewhere, and this returns `None`. Otherwise this returns the
+    /// request, and the caller performs it, or fails it.
     fn take_back(self: Box<Self>) -> Option<Box<dyn Transfer>>;
 }
 
@@ -127,8 +127,8 @@ impl Request {
         len
     }
 
-    /// Clears the memory of a read after the filled part, and returns it in pieces. After filling
-    /// some of it, call [`Request::advance`].
+    /// Returns the memory of a read after the filled part, in pieces. The first call clears it.
+    /// After filling some of it, call [`Request::advance`].
     pub fn unfilled(&mut self) -> Vec<IoSliceMut<'_>> {
         let (filled, len) = (self.filled, self.len());
         let stale = mem::replace(&mut self.cleared, len)..len;
@@ -153,17 +153,17 @@ impl Request {
         self.transfer().slices(0..self.len())
     }
 
-    /// Ends the request. If a read filled less than was asked for, the rest is read by plain calls;
-    /// if such a call reads nothing, the store is taken to end there. For a write, `Ok(0)` is an
-    /// error.
+    /// Ends the request. If a memory made the request, and a read filled less than was asked for,
+    /// the rest is read by plain calls; if such a call reads nothing, the store is taken to end
+    /// there.
     ///
     /// `Ok` carries the number of bytes written. For a read the number is ignored, because the
     /// request knows how much was filled.
     ///
-    /// If a memory made the request, those plain calls are made later and elsewhere: by a thread of
-    /// the memory, by a caller that waits for the bytes, or by `tick()`. So a store may complete a
-    /// request while it holds locks of its own. There is one exception: if the memory has no
-    /// threads and its last handle is gone, the plain calls are made inside this call.
+    /// Those plain calls are made later and elsewhere: by a thread of the memory, by a caller that
+    /// waits for the bytes, or by `tick()`. So a store may complete a request while it holds locks
+    /// of its own. There is one exception: if the memory has no threads and its last handle is
+    /// gone, the plain calls are made inside this call.
     pub fn complete(mut self, result: io::Result<usize>) {
         let result = match self.operation {
             Operation::Read => result.map(|_| self.filled),
@@ -172,8 +172,9 @@ impl Request {
         self.finish(result);
     }
 
-    /// Gives a request that the ring refused back to its maker, which has it performed by plain
-    /// calls.
+    /// Gives a request that the ring has not performed back to its maker, which has it performed by
+    /// plain calls. If the maker does not keep the request, the request fails with
+    /// [`StoreError::Abandoned`].
     pub(crate) fn give_back(mut self) {
         let left = self.transfer.take().and_then(Transfer::take_back);
         if let Some(left) = left {

@@ -35,8 +35,9 @@
 //! **Sharing.** The test keeps an `Arc` of the store and gives a clone to the file. While the file
 //! is in use the test can change faults, wait for hanging calls and read the log of operations.
 //!
-//! Locking: one mutex. It is held across the inner store's writes, so that a power cut falls
-//! between operations. It is not held across the inner store's reads, nor while an operation hangs.
+//! Locking: one mutex. It is held during a call that changes the inner store, and while that call
+//! first reads the old content, so that a power cut falls between operations. It is not held during
+//! the reads that a caller asks for, nor while an operation hangs.
 
 mod medium;
 mod plan;

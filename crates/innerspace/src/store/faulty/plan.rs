@@ -147,7 +147,7 @@ impl Rule {
         self
     }
 
-    /// Makes the rule begin with the nth matching operation from now. 1 is the next one.
+    /// Makes the rule begin with the nth matching operation after it is added. 1 is the next one.
     ///
     /// # Panics
     /// If `n` is 0.

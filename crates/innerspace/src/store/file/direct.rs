@@ -3,8 +3,8 @@
 //! Direct I/O requires offset, length and memory to be aligned. The arena's frames are aligned, so
 //! most of the cache's transfers go to the file directly. The exceptions:
 //! - An unaligned read, or a write from unaligned memory, uses a bounce buffer of its own. The
-//!   buffer has at most 64 KiB, so the transfer may be short, and the caller continues it. Calls
-//!   share no buffer, so no thread waits for another.
+//!   buffer has at most 64 KiB, or one unit of the alignment if that is more. So the transfer may
+//!   be short, and the caller continues it. Calls share no buffer, so no thread waits for another.
 //! - An unaligned edge of a write (the last block of a file) goes through the page cache. The write
 //!   waits until the kernel has written the edge out, and then drops it from the page cache. It
 //!   would be wrong to read the block, change it and write all of it back: that could undo a

@@ -25,8 +25,8 @@
 //! [`Store::version`](super::Store::version) that the file has changed.
 //!
 //! **What a sync means.** Only [`Store::sync`](super::Store::sync) makes data durable. If it fails,
-//! the kernel may have dropped the bytes of earlier writes, and will not report that again. In
-//! [`CacheMode::Direct`], and in no other mode, a write that returned was accepted by the device.
+//! the kernel may have dropped the bytes of earlier writes, and will not report that again. Only in
+//! [`CacheMode::Direct`] is it certain that a write that returned was accepted by the device.
 //!
 //! Locking: each of these has a mutex: `watch`, the unaligned edges of direct I/O, the span written
 //! through the page cache, the write-out error that the next sync will report, and the folder that

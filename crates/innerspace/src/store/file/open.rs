@@ -171,7 +171,7 @@ pub(crate) struct Opened<'a> {
 
 /// The outcome of locking an open file.
 pub(crate) enum Locking {
-    /// The file is locked, and its path still names it.
+    /// The file is locked, and its path still names it; or no lock was wanted.
     Done,
     /// The path names another file by now. That file is open in place of the first one, and is not
     /// locked. Nothing that was known about the first file holds for it.
@@ -246,8 +246,9 @@ impl<'a> Opened<'a> {
         identity_of(&self.metadata)
     }
 
-    /// Locks the file, unless the chosen [`FileLock`] means no lock, and then reads its metadata
-    /// again.
+    /// Locks the file, unless the chosen [`FileLock`] means no lock for this access, and then reads
+    /// its metadata again. If the path names another file by then, opens that file instead
+    /// ([`Locking::Other`]).
     ///
     /// # Errors
     /// [`FileOpenError::InUse`] if the path names the file and another handle has the lock.

@@ -78,7 +78,7 @@ impl Opening<'_> {
         }
     }
 
-    /// Opens the file, which must be a regular one.
+    /// Opens or creates the file as `create` says, but does not empty it. It must be a regular one.
     pub(super) fn open_regular(&self) -> Result<(File, Metadata), FileOpenError> {
         let mut options = self.options();
         match self.create {
@@ -94,8 +94,9 @@ impl Opening<'_> {
         Ok((file, metadata))
     }
 
-    /// Turns the error of a failed open into a [`FileOpenError`]. If the path names something other
-    /// than a regular file, the result says so, because the system's own error for it varies.
+    /// Turns the error of a failed open into a [`FileOpenError`]. Unless the error says that the
+    /// file is missing, or exists already, the result says so if the path names something other
+    /// than a regular file: the system's own error for that varies.
     fn explain(&self, error: io::Error) -> FileOpenError {
         let path = self.path.to_owned();
         match error.kind() {
@@ -149,7 +150,7 @@ impl Opening<'_> {
     }
 
     /// Returns whether the path still names the file with this metadata, as far as the system
-    /// tells.
+    /// tells. Always true for a file that the caller has opened.
     pub(super) fn still_names(&self, metadata: &Metadata) -> bool {
         self.is_given
             || std::fs::metadata(self.path)

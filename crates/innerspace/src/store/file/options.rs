@@ -83,7 +83,7 @@ texts! {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum LockHolder {
-    /// Another store of this process, perhaps in another memory.
+    /// Another handle of this process, for example a store in another memory.
     ThisProcess,
     /// The process with this ID.
     Process(u32),

@@ -76,7 +76,8 @@ impl FileStore {
     }
 }
 
-/// Returns the identity of a regular file's bytes, however the file is opened.
+/// Returns the identity of a regular file's bytes, which is the same however the file is opened.
+/// Returns `None` where the system gives files no numbers.
 pub(super) fn identity_of(metadata: &std::fs::Metadata) -> Option<Identity> {
     sys::identity(metadata).map(|numbers| Identity::new("file", numbers))
 }

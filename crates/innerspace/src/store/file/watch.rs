@@ -1,10 +1,10 @@
 //! Detects changes to the file by other processes: a length below the known one, and a modification
 //! that was not made through this store.
 //!
-//! A file has one modification time for all its writers. So `version` counts a new time as a change
-//! from outside only if no change of our own has begun, or was under way, since the last check. It
-//! misses a change from outside between a change of ours and the next check, and a change that the
-//! file system's clock cannot tell from the previous one.
+//! A file has one modification time for all its writers. So `version` counts a new time, or a new
+//! length, as a change from outside only if no change of our own was under way at the last check,
+//! and none has begun since. It misses a change from outside between a change of ours and the next
+//! check, and a change that the file system's clock cannot tell from the previous one.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -35,7 +35,7 @@ pub(super) struct Watch {
 pub(crate) struct KnownLen {
     /// The length when the file was opened.
     opened: u64,
-    /// The length now: `opened`, with the changes by this process.
+    /// The length now: `opened`, with the changes that were noted here.
     now: AtomicU64,
 }
 
@@ -51,7 +51,7 @@ impl KnownLen {
         self.now.load(Ordering::Relaxed)
     }
 
-    /// Notes that a write of this process ended at `end`.
+    /// Notes that a write of our own ended at `end`.
     pub(crate) fn grew_to(&self, end: u64) {
         self.now.fetch_max(end, Ordering::Relaxed);
     }
@@ -67,7 +67,7 @@ impl KnownLen {
         let result = resize();
         match &result {
             Ok(()) => self.now.store(len, Ordering::Relaxed),
-            // The file has kept its length, or its metadata shows how far it was cut.
+            // The file may have kept its length or have been cut in part; its metadata shows which.
             Err(_) => {
                 let now = file.metadata().map_or(len, |metadata| metadata.len());
                 self.grew_to(before.min(now));
@@ -145,7 +145,7 @@ impl Watch {
     }
 
     /// Checks a read of `wanted` bytes at `offset` that found the end of the file. Returns an error
-    /// if the file is known to have been longer.
+    /// if the file is known to have had bytes at `offset`, or if its length cannot be read.
     pub(super) fn check_end(&self, file: &File, offset: u64, wanted: u64) -> io::Result<()> {
         if offset >= self.len.get() {
             return Ok(());

@@ -66,7 +66,7 @@ pub(crate) struct Flights {
 struct State {
     ring: Option<Arc<Ring<Flight>>>,
     /// Whether the ring could not be made, or is broken, so that reads are done by calls. A broken
-    /// ring is kept until the last read in flight has completed.
+    /// ring is kept at least until the last read in flight has completed.
     is_refused: bool,
     queue: VecDeque<(Transfer, Flight)>,
     /// The number of reads that were accepted and have neither been completed nor given back.
@@ -131,7 +131,8 @@ impl Flights {
         }
     }
 
-    /// Starts a thread, unless one serves the ring and is not stuck in a waker.
+    /// Starts a thread, unless one serves the ring and is not stuck in a waker. If none can be
+    /// started, gives the queued reads back.
     fn ensure_thread(self: &Arc<Flights>, mut state: MutexGuard<'_, State>) {
         let is_stuck = state
             .calls_since
@@ -168,8 +169,8 @@ impl Flights {
         self.state.lock().outstanding -= count;
     }
 
-    /// Submits and completes reads until there have been none for [`LINGER`]. This is the main loop
-    /// of the thread.
+    /// Submits and completes reads until there have been none for [`LINGER`], or another thread has
+    /// the ring. This is the main loop of the thread.
     fn serve(self: &Arc<Flights>, number: u64) {
         let mut idle_since = Instant::now();
         let mut landed = Vec::new();
