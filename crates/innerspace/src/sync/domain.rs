@@ -179,8 +179,10 @@ impl Domain {
         self.grace(may_hold, SessionWait::Briefly)
     }
 
-    /// Asks the sessions of the owners that `may_hold` selects to pass a safepoint, and waits as
-    /// long as a session in use takes to do so. Returns whether all of them have.
+    /// Asks the sessions of the owners that `may_hold` selects to pass a safepoint, one after the
+    /// other, and waits for each as long as a session in use takes to do so. Returns `true` if all
+    /// of them have. Returns `false` at the first that has not, and does not ask the others. In a
+    /// child of fork(2), asks none and returns `true`.
     pub(crate) fn sessions_pass(&self, may_hold: impl Fn(u64) -> bool) -> bool {
         if self.foreign_maker().is_some() {
             return true;
@@ -462,7 +464,7 @@ impl Sections {
         &self.participant.pending
     }
 
-    /// Empties the mailbox, and passes each message to `forget`, oldest first.
+    /// Clears the marks, empties the mailbox, and passes each message to `forget`, oldest first.
     #[cold]
     pub(crate) fn drain(&mut self, mut forget: impl FnMut(Post)) {
         let mut mailbox = self.participant.mailbox.lock();
@@ -482,6 +484,7 @@ impl Sections {
     }
 
     /// Registers the open section as a session of the calling thread that is between two accesses.
+    /// If the thread has [`MOST_OPEN_SESSIONS`] already, leaves their sections first.
     #[cfg(not(loom))]
     pub(crate) fn begin_session(&mut self) {
         let open = OpenSession {
@@ -547,6 +550,7 @@ pub(crate) fn suspend_sessions() {
 }
 
 /// Leaves the sections of these sessions, which are the calling thread's and between two accesses.
+/// Sets their `pending`, and empties the list.
 #[cfg(not(loom))]
 fn leave_all(sessions: &mut Vec<OpenSession>) {
     for open in sessions.drain(..) {

@@ -2,9 +2,10 @@
 //! the future clears it.
 //!
 //! A future waits for several blocks of a file. The first fill that concerns the future puts it in
-//! a list, and the thread that empties the list wakes it. A fill in between finds the flag set and
-//! does nothing more. The wake-up to come must then show that fill's block to the future as well.
-//! Otherwise the future finds the block missing and is never woken again.
+//! a list, and the thread that empties the list wakes it. A fill that comes after the first, and
+//! before that thread clears the flag, finds the flag set and does nothing more. The wake-up to
+//! come must then show that fill's block to the future as well. Otherwise the future finds the
+//! block missing and is never woken again.
 //!
 //! Both operations are therefore exchanges of one word, which puts them in one order. A note that
 //! finds the word set comes before the take that clears it. Every change between the two is an

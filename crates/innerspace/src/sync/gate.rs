@@ -146,7 +146,7 @@ impl<T> Gate<T> {
     /// the lock order does not matter.
     ///
     /// # Panics
-    /// If another thread is a writer.
+    /// If there is a writer already.
     pub(crate) fn write_new(&self) -> Writer<'_, T> {
         Writer {
             gate: self,
@@ -163,6 +163,9 @@ impl<T> Gate<T> {
 impl<T> Writer<'_, T> {
     /// Closes `range`, calls `post` to tell the readers what to forget, and waits until no reader
     /// is inside.
+    ///
+    /// # Panics
+    /// If the gate was created for another domain.
     pub(crate) fn close(
         &self,
         domain: &Domain,

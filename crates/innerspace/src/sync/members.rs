@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use super::failpoint;
 
-/// A list whose members join at its end and leave from anywhere. Joining and leaving take a time
-/// that grows with the logarithm of the number of members.
+/// A list whose members join at its end and leave from anywhere. Joining and leaving take time that
+/// grows with the logarithm of the number of members.
 #[derive(Debug)]
 pub(crate) struct Members<T> {
     by_ticket: BTreeMap<Ticket, T>,

@@ -27,14 +27,15 @@
 //! | `failpoint` | points at which a test can step in |
 //!
 //! **What a loom build contains.** Loom cannot model raw memory, inline assembly or statics, so a
-//! loom build holds the small protocols and nothing else: `sync` (all of it), the primitive of
-//! `sys` that protocols are made of (`barrier`), `units`, and the protocol modules above (`exec`,
-//! `frame::{flags, hold, lock, meta, stack, wait_table}`, `group::stock`, `dax::{entry, grab,
-//! waits}`). Everything else carries `#[cfg(not(loom))]` where its parent declares it, or the layer
-//! has a root of its own for loom (`group/loom.rs`, `dax/loom.rs`). A module that is in the loom
-//! build may use only modules that are in it, too. A model lives in its protocol's test module:
-//! `#[cfg(all(test, loom))] mod models`. Tests that are not models are `#[cfg(all(test, not(loom),
-//! not(shuttle)))]`: the checkers' types panic outside a model run.
+//! loom build holds the small protocols and nothing else: `sync` (except `on_drop` and
+//! `domain::reader`), `sys::{barrier, process}`, `units`, and the protocol modules above
+//! (`exec::{after, in_flight, lanes, payers}`, `frame::{detached, flags, hold, listing, lock,
+//! marks, meta, stack, tag, wait_table}`, `group::{id, levels, moves, slot, stock}`, `dax::{entry,
+//! grab, waits}`). Everything else carries `#[cfg(not(loom))]` where its parent declares it, or the
+//! layer has a root of its own for loom (`group/loom.rs`, `dax/loom.rs`). A module that is in the
+//! loom build may use only modules that are in it, too. A model lives in its protocol's test
+//! module: `#[cfg(all(test, loom))] mod models`. Tests that are not models are `#[cfg(all(test,
+//! not(loom), not(shuttle)))]`: the checkers' types panic outside a model run.
 //!
 //! **Limits of the shim**, which code in a shared module must respect:
 //! - Under loom there is no `Weak`, no `thread::scope`, and no method may take `self` as an `Arc`.
@@ -56,8 +57,9 @@
 //! library unusable. The data that a lock protects is therefore kept valid at every point that can
 //! unwind.
 //!
-//! Locking: this module adds no lock of its own. [`order`] has the order of all locks of the
-//! library, and checks it in debug builds. Neighbours: `sys` below uses the same shim.
+//! Locking: `domain`, `gate`, `per_thread` and `self_ref` have mutexes, which their own pages
+//! describe. [`order`] has the order of all locks of the library, and checks it in debug builds.
+//! Neighbours: `sys` below uses the same shim.
 
 pub(crate) mod domain;
 pub(crate) mod due;

@@ -11,8 +11,8 @@
 //! period or for memory.
 //!
 //! Foreign code (wakers, hooks, callbacks) may do whatever a caller of the library may, so it is
-//! called with no lock held. The calling code first calls [`may_call_out`]. Calls to stores have a
-//! rule of their own ([`Apart`]).
+//! called with no lock held, except the service thread's. The calling code first calls
+//! [`may_call_out`]. Calls to stores have a rule of their own ([`Apart`]).
 //!
 //! Release builds and builds for the model checkers check nothing ([`CHECKS`]).
 
@@ -103,7 +103,8 @@ fn change(rank: Rank, by: i8) {
 /// Checks that this thread may wait for a lock or an event of this rank.
 ///
 /// # Panics
-/// If the thread holds a lock of this rank or of one further in.
+/// If the thread holds a lock of this rank or of one further in. Does not panic for [`Rank::Leaf`],
+/// nor while another panic unwinds.
 #[inline]
 #[track_caller]
 pub(crate) fn may_wait(rank: Rank) {
@@ -122,8 +123,8 @@ pub(crate) fn may_wait(rank: Rank) {
 /// Checks that this thread may call foreign code.
 ///
 /// # Panics
-/// If the thread holds a lock other than the service thread's, or is in a call to a store, whose
-/// caller may hold locks.
+/// If the thread holds a ranked lock other than the service thread's, or is in a call to a store,
+/// whose caller may hold locks. Does not panic while another panic unwinds.
 #[inline]
 #[track_caller]
 pub(crate) fn may_call_out() {

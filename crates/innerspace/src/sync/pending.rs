@@ -48,8 +48,8 @@ impl<const N: usize> Pending<N> {
         &self.entries[number as usize % N]
     }
 
-    /// Adds an entry, and calls `mark` to mark the item that the entry names. Only the owner calls
-    /// this.
+    /// Calls `mark` to mark the item that the entry names, and then adds the entry. Only the owner
+    /// calls this.
     #[inline(always)]
     pub(crate) fn add(&self, entry: u32, mark: impl FnOnce()) -> Room {
         let number = self.number.load(Ordering::Relaxed);
@@ -62,27 +62,28 @@ impl<const N: usize> Pending<N> {
         }
     }
 
-    /// Passes the entries since the last multiple of `N` to `each`, in order. Only the owner calls
-    /// this.
+    /// Passes the last entries, at least one and at most `N`, to `each`, in order: those since the
+    /// last multiple of `N` that is below the number of entries. Passes none if none was ever
+    /// added. Only the owner calls this.
     #[inline]
     pub(crate) fn drain_own(&self, each: impl FnMut(u32)) {
         let number = self.number.load(Ordering::Relaxed);
-        // Entries before the last multiple of `N` were drained when the owner reached that
-        // multiple.
+        // Entries before that multiple of `N` were drained when the owner reached it.
         let first = number.saturating_sub(1) / N as u64 * N as u64;
         (first..number)
             .map(|at| self.place(at).load(Ordering::Relaxed))
             .for_each(each);
     }
 
-    /// Passes the entries that were not `seen` to `each`, in order. Any thread may call this.
+    /// Passes those of the last `N` entries that were not `seen` to `each`, in order, and notes in
+    /// `seen` how far it came. Any thread may call this.
     pub(crate) fn drain(&self, seen: &mut Seen, each: impl FnMut(u32)) {
         let number = self.number.load(Ordering::Acquire);
         self.entries_from(seen.0, number).for_each(each);
         seen.0 = number;
     }
 
-    /// Iterates over the last entries, in order.
+    /// Iterates over the last `N` entries, in order.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
         self.entries_from(0, self.number.load(Ordering::Acquire))

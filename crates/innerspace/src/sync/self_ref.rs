@@ -47,7 +47,8 @@ impl<T> SelfRef<T> {
         self.0.lock()
     }
 
-    /// Returns the object to a caller that is counted.
+    /// Returns a clone of the object's `Arc`. The caller has not yet called [`SelfRefState::end`]
+    /// for something that is counted here, such as a view.
     ///
     /// # Panics
     /// If the count is 0.
@@ -66,8 +67,8 @@ impl<T> SelfRefState<T> {
         }
     }
 
-    /// Counts one less. If the count is then 0, returns the object's own `Arc`, which the caller
-    /// drops when it no longer uses the object.
+    /// Counts one less. If the count is then 0, returns the `Arc` that the object held of itself;
+    /// the caller drops it when it no longer uses the object. Otherwise returns `None`.
     #[must_use = "it may be the last reference"]
     pub(crate) fn end(&mut self) -> Option<Arc<T>> {
         self.count -= 1;

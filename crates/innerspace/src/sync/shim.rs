@@ -394,7 +394,8 @@ impl Backoff {
         Backoff { round: 0 }
     }
 
-    /// Waits a little, longer each time. Under the checkers every call yields.
+    /// Waits a little: first spins, twice as long each time, then yields. Under the checkers every
+    /// call yields.
     pub(crate) fn snooze(&mut self) {
         if cfg!(any(loom, shuttle)) || self.round >= Backoff::BUSY_ROUNDS {
             thread::yield_now();

@@ -51,8 +51,8 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Counts a heavy barrier that began at `begun` and took `took`. If they are too expensive,
-    /// returns the average time of one.
+    /// Counts a heavy barrier that began at `begun` and took `took`. If it is the last of its
+    /// window, and the barriers of the window were too expensive, returns their average time.
     fn count(&mut self, begun: Instant, took: Duration) -> Option<Duration> {
         let since = *self.since.get_or_insert(begun);
         self.count += 1;

@@ -1,10 +1,10 @@
 //! Accessors that are offline: no grace period looks at them.
 //!
 //! A grace period looks at the state of each reader that is *online*. A memory may have very many
-//! accessors, few of which are in use, and a tenant's grace periods must not become slower with
-//! the accessors of others. So an accessor begins offline, and goes online in its next section.
-//! When [`MOST_ONLINE`] accessors are online, the next one to go online takes offline those that
-//! went online first and are in no section.
+//! accessors, few of which are in use, and a tenant's grace periods must not become slower with the
+//! accessors of others. So an accessor begins offline, and goes online in its next section. When
+//! [`MOST_ONLINE`] accessors are online, the next one to go online looks at the [`AT_ONCE`] that
+//! went online first, and takes offline those that are in no section.
 //!
 //! The flag [`OFFLINE`] is a bit of the word that an access compares with what it has cached, as
 //! [`FENCED`] is. It therefore costs an access nothing; an accessor that is offline takes the slow
@@ -24,8 +24,8 @@ use crate::sync::atomic::Ordering;
 use crate::sync::members::Ticket;
 use crate::sys::barrier::{self, BarrierMode};
 
-/// The number of accessors that are online before others are taken offline. More are online only
-/// while they are in a section.
+/// The number of accessors that are online before others are taken offline. There are more only if
+/// all that were looked at were in a section.
 const MOST_ONLINE: usize = if cfg!(loom) { 1 } else { 256 };
 
 /// The number of accessors that are looked at when some are to be taken offline.
@@ -67,8 +67,8 @@ impl Domain {
         participants.join(own.clone());
     }
 
-    /// Tells a reader that is about to join the list whether readers fence. The caller has locked
-    /// the list.
+    /// Prepares a reader for the list: it has to fence if readers fence, and counts grace periods
+    /// from now on. The caller has locked the list.
     pub(super) fn tell_pace(&self, reader: &Participant) {
         if self.fenced.load(Ordering::Relaxed) {
             reader.alone.fetch_or(FENCED, Ordering::Relaxed);
@@ -77,7 +77,8 @@ impl Domain {
         reader.graces_seen.store(graces, Ordering::Relaxed);
     }
 
-    /// Takes offline the accessors that went online first, if they are in no section.
+    /// Looks at the [`AT_ONCE`] accessors that went online first, and takes offline those that are
+    /// in no section. The others go to the end of the list.
     fn take_some_offline(&self, participants: &mut Participants) {
         let oldest = (0..AT_ONCE).map_while(|_| participants.accessors.leave_first());
         let oldest: Vec<_> = oldest.collect();

@@ -12,7 +12,8 @@ use crate::sys::barrier::BarrierMode;
 /// single "forget everything".
 pub(super) const MAILBOX_LEN: usize = 64;
 
-/// The value of an accessor's `state` outside its sections.
+/// The value of an accessor's `state` outside its sections. (That of a thread's own reader is any
+/// even number.)
 pub(super) const CLOSED: u64 = 0;
 
 /// The bit of `state` that is set while a session's section is narrow: between two accesses, or in
@@ -68,15 +69,16 @@ impl CacheBinding {
     }
 }
 
-/// The pending mark, as a reader with a section for one access loaded it.
+/// The pending mark, as a reader with a section for one access loaded it. It is set if there is
+/// mail, and if the reader must first fence or go online.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingMark(pub(super) u64);
 
 impl PendingMark {
-    /// The mark with nothing pending, for a reader that has checked by other means.
+    /// The mark that is not set, for a reader that has checked by other means.
     pub(crate) const NONE: PendingMark = PendingMark(0);
 
-    /// Returns `number`, that of a cached leaf, if nothing is pending; otherwise a number that no
+    /// Returns `number`, that of a cached leaf, if the mark is not set; otherwise a number that no
     /// leaf has. One comparison thus tests both.
     #[inline(always)]
     pub(crate) fn mark(self, number: u64) -> u64 {

@@ -63,7 +63,8 @@ impl Domain {
         reader
     }
 
-    /// Returns this thread's participant, and registers one if there is none.
+    /// Returns this thread's participant, and registers one if there is none. A thread that has
+    /// lost its list gets one for this section only.
     #[cold]
     fn own_participant(self: &Arc<Domain>) -> *const Participant {
         let known = OWN.try_with(|own| {
@@ -80,7 +81,7 @@ impl Domain {
         participant
     }
 
-    /// Adds the reader of a thread.
+    /// Adds the reader of a thread to the domain's list, except in a child of fork(2).
     fn add(&self, participant: Participant) -> Arc<Participant> {
         // In a child of fork(2) the list may stay locked for ever, as in `unregister`.
         if self.foreign_maker().is_some() {
@@ -124,7 +125,8 @@ impl Domain {
 
     /// Creates a participant for one section of a thread that is ending and has lost its list, for
     /// example where a thread-local destructor drops a file. The domain's list keeps the
-    /// participant alive; in a child of fork(2), which has no list, the participant is leaked.
+    /// participant alive. In a child of fork(2) nothing is added to that list, so the participant
+    /// is leaked.
     #[cold]
     fn register_passing(&self) -> *const Participant {
         let participant = self.add(Participant {
