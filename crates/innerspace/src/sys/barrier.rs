@@ -55,7 +55,7 @@ impl BarrierMode {
     ///
     /// # Panics
     /// If the kernel granted membarrier at the start and refuses it now, because of a seccomp
-    /// policy that was installed in between. There is no sound way to continue.
+    /// policy that was installed meanwhile. There is no sound way to continue.
     #[inline]
     pub(crate) fn heavy(self) {
         match self {

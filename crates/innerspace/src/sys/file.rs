@@ -115,7 +115,8 @@ pub(crate) fn path_again(_: &File) -> Option<std::path::PathBuf> {
     None
 }
 
-/// Returns the path by which the file was opened, if the system still knows it.
+/// Returns the present path of the file, if the system knows it. For a file that was deleted, the
+/// system appends ` (deleted)`.
 pub(crate) fn path_of(file: &File) -> Option<std::path::PathBuf> {
     std::fs::read_link(path_again(file)?).ok()
 }

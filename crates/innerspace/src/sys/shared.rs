@@ -112,7 +112,8 @@ impl SharedMapping {
     }
 
     /// Makes the bytes of the range durable, with the metadata needed to find them again. The range
-    /// holds offsets and is widened to whole pages. Its part past the file's end is skipped.
+    /// holds offsets and is widened to whole pages. Its part past the file's end is skipped. For an
+    /// empty range this does nothing, and checks nothing.
     ///
     /// # Errors
     /// If the system could not write. The system may not report the same failure again.
@@ -278,11 +279,11 @@ mod platform {
     }
 
     /// Maps at a place that was free a moment ago. Repeats that until the kernel gives an address
-    /// that is a multiple of 2 MiB.
+    /// that is a multiple of 2 MiB, at most [`TRIES`] times.
     ///
     /// The address is only a hint: the mapping that found the place free is unmapped first. Keeping
     /// it and mapping over it (MAP_FIXED) would be wrong. An attempt that fails may already have
-    /// unmapped the place, and the next attempt would replace whatever was mapped there in between.
+    /// unmapped the place, and the next attempt would replace whatever was mapped there meanwhile.
     fn map_aligned(
         file: &File,
         len: usize,

@@ -24,7 +24,8 @@ pub(super) trait Form {
         unsafe { Self::words_fill(page, 0, PAGE_SIZE / WORD) }
     }
 
-    /// Returns whether [`Form::stream_page`] gains anything.
+    /// Returns whether [`Form::stream_page`] may be called. The portable form, whose copy is a
+    /// plain one, always allows it.
     fn streams() -> bool {
         true
     }

@@ -14,9 +14,9 @@
 //!   ThreadSanitizer (`--cfg portable`) understand it.
 //! - [`assembly::Assembly`], for x86-64: moves of 64 bytes, aligned on each shared side, where the
 //!   processor has them. Otherwise `rep movsq` where both sides are aligned, and moves of words
-//!   where they are not. Bytes are filled by `rep stosq`.
-//!   `rep movsq` is defined as a sequence of moves of 8 bytes, and aligned moves of 8 bytes are
-//!   atomic. `rep movsb` promises nothing about words, so only [`copy_still`] uses it.
+//!   where they are not. Bytes are filled by `rep stosq`. Ranges of fewer than 32 words use the
+//!   portable loops. `rep movsq` is defined as a sequence of moves of 8 bytes, and aligned moves of
+//!   8 bytes are atomic. `rep movsb` promises nothing about words, so only [`copy_still`] uses it.
 //!
 //! Shared bytes are reached through pointers that may write, even where they are only read: the
 //! portable form reads by atomics, and an atomic needs a pointer that may write.

@@ -1,11 +1,11 @@
 //! Transfers by io_uring(7), which any thread may submit and reap.
 //!
 //! [`Ring`] owns one ring of the kernel. A [`Transfer`] is submitted together with a payload, which
-//! owns the descriptor and the memory that is read or written. The payload comes back once, with
-//! the result: from [`Ring::submit`] if the transfer was not accepted, otherwise from
-//! [`Ring::reap`]. Until then the ring keeps it in a slot, because even a cancelled transfer may
-//! still be under way. A completion names its transfer by a number that is never used again, so a
-//! completion that comes late or twice is refused and counted.
+//! owns the descriptor and the memory that is read into. The payload comes back once, with the
+//! result: from [`Ring::submit`] if the transfer was not accepted, otherwise from [`Ring::reap`].
+//! Until then the ring keeps it in a slot, because even a cancelled transfer may still be under
+//! way. A completion names its transfer by a number that is never used again, so a completion that
+//! comes late or twice is refused and counted.
 //!
 //! **Completion.** The kernel finishes a direct transfer in the thread that submitted it, and
 //! interrupts that thread to do so. A completion is therefore late while that thread is in an
@@ -64,16 +64,17 @@ const WAKE: u64 = u64::MAX;
 /// The key of the completion of a request to cancel a transfer.
 const CANCEL: u64 = u64::MAX - 1;
 /// How long a waiter sleeps where it cannot be woken, or where the kernel refuses to let it wait.
+/// Also the time between the attempts of a submission.
 const SLICE: Duration = Duration::from_millis(1);
 
-/// One transfer between a file and memory.
+/// One read of a file into memory.
 #[derive(Debug)]
 pub(crate) struct Transfer {
     /// The file. The payload keeps it open.
     pub fd: RawFd,
     /// The offset in bytes from the beginning of the file.
     pub offset: u64,
-    /// The memory, in at most 1024 pieces.
+    /// The memory to read into, in at most 1024 pieces.
     pub iovecs: Vec<libc::iovec>,
 }
 
@@ -418,7 +419,7 @@ pub(crate) fn is_refusal(error: &io::Error) -> bool {
 }
 
 /// Returns whether a transfer failed for a reason other than the file: it would have had to wait,
-/// or the thread that submitted it has ended.
+/// it was interrupted, or the thread that submitted it has ended.
 pub(crate) fn is_passing(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
