@@ -40,7 +40,8 @@ impl Memory {
     ///
     /// # Errors
     /// [`DaxError::Unsupported`] if the device belongs to a host file: its blocks are managed by
-    /// the file system.
+    /// the file system. [`DaxError::Limit`] if the group that pays is full.
+    /// [`DaxError::OtherProcess`] in a child of fork(2).
     pub fn create_dax_on(&self, device: &DaxDevice, name: &str) -> Result<DaxFile, DaxError> {
         self.dax_options().create_on(device, name)
     }
@@ -130,10 +131,11 @@ impl DaxOpener {
     }
 
     /// Sets the length in bytes up to which a host file can grow while it is open. That much
-    /// address space is reserved for the file, or its present length if that is more. The default
-    /// is 64 GiB, or four times the length if that is more. So a process, which has 128 TiB of
-    /// addresses, can have hundreds of files open. Choose less if address space is limited, as by
-    /// `ulimit -v`.
+    /// address space is reserved for a file that is opened for writing, or its present length if
+    /// that is more. (For a file that is opened only for reading, it is always the present length.)
+    /// The default is 64 GiB, or four times the length if that is more. So a process, which has 128
+    /// TiB of addresses, can have hundreds of files open. Choose less if address space is limited,
+    /// as by `ulimit -v`.
     pub fn capacity(mut self, bytes: u64) -> DaxOpener {
         self.setup.capacity = Some(bytes);
         self
@@ -142,7 +144,7 @@ impl DaxOpener {
     /// Creates an empty file in blocks of `device`.
     ///
     /// # Errors
-    /// The errors of [`Memory::create_dax_on`].
+    /// The errors of [`Memory::create_dax_on`]; also [`DaxError::OtherMemorysGroup`].
     pub fn create_on(self, device: &DaxDevice, name: &str) -> Result<DaxFile, DaxError> {
         self.check_process(|| name.into())?;
         self.check_group()?;
@@ -180,7 +182,8 @@ impl DaxOpener {
         self.over_host(opened, path, create)
     }
 
-    /// Refuses invalid options, before anything is done to the file.
+    /// Refuses a group of another memory, and calls in a child of fork(2), before anything is done
+    /// to the file.
     fn check(&self, path: &Path) -> Result<(), DaxError> {
         self.check_process(|| crate::store::shown(path).into())?;
         self.check_group()

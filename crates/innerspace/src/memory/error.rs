@@ -36,7 +36,8 @@ pub enum MemoryError {
         /// The reason.
         reason: &'static str,
     },
-    /// The system refused address space or a thread.
+    /// The system refused address space or a thread, or the limit has more pages than a memory can
+    /// number.
     #[error("cannot create a memory of {}: {source}", ByteSize(*limit))]
     System {
         /// The limit that was asked for, in bytes.

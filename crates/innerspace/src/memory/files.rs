@@ -1,14 +1,15 @@
 //! The table of open files: each store is open once.
 //!
-//! The table is locked while a file of the file system is opened, locked and added to it. A store
-//! that the user implements may open other files when it is probed. So it is probed with the table
-//! unlocked, and an [`OpenFile::Opening`] is in the table meanwhile. If that entry is gone when the
-//! table is locked again, the store was open in between and may have changed, and is probed once
-//! more. No call waits for an `Opening`: if two calls open a store at the same time, the one that
-//! comes second finds the file of the first.
+//! For a file of the file system, the table stays locked from the search until the file has been
+//! locked, if it is to be locked, and added. A store that the user implements may open other files
+//! when it is probed. So it is probed with the table unlocked, and an [`OpenFile::Opening`] is in
+//! the table meanwhile. If that entry is gone when the table is locked again, the store was opened
+//! and closed meanwhile. It may have changed, so it is probed once more. No call waits for an
+//! `Opening`: if two calls open a store at the same time, the one that comes second finds the file
+//! of the first.
 //!
 //! A file, or a call that opens one, has a [`Listing`], which removes the file's entry from the
-//! table when dropped. So the table contains only open files, and no call has to walk it.
+//! table when dropped. So entries do not outlast their files, and no call has to walk the table.
 
 use std::collections::HashMap;
 
@@ -23,7 +24,7 @@ pub(super) struct OpenFiles(Arc<Table>);
 struct Table {
     files: Mutex<Entries>,
     /// Entries to be removed, because their listing was dropped while `files` was locked. The next
-    /// call that locks `files` removes them. An innermost lock.
+    /// call of [`Table::lock`] removes them. An innermost lock.
     ended: Mutex<Vec<(Identity, u64)>>,
 }
 
@@ -102,7 +103,7 @@ impl Entries {
     }
 }
 
-/// A file that is open, or was: its last handle may be gone.
+/// A file that is open, is being opened, or was open: its last reference may be gone.
 pub(super) enum OpenFile {
     /// The file is being opened, and has not been open since this entry was made: its store is
     /// being probed. All calls that probe it at the same time share the listing.
@@ -138,7 +139,8 @@ impl OpenFile {
         OpenFile::Cached(Arc::downgrade(inner), Arc::downgrade(inner.core()))
     }
 
-    /// Returns the file, if it has a handle.
+    /// Returns the file, if a handle or a mapping keeps it open. Returns `None` for
+    /// [`OpenFile::Opening`].
     fn upgrade(&self) -> Option<Listed> {
         match self {
             OpenFile::Opening(_) => None,
@@ -204,12 +206,14 @@ impl OpenFiles {
     }
 
     /// Opens the file at a path once. If it is already open, returns the result of `same`; if not,
-    /// the result of `make`, which is called with the file locked against other processes.
+    /// the result of `make`. Before `make` is called, the file is locked against other processes,
+    /// unless its `FileLock` means no lock (as `Auto` does for reading). A file whose identity is
+    /// unknown is neither searched for nor added.
     ///
     /// The file is identified by its open descriptor, because the path may name another file a
     /// moment later. A second writable open of the file would conflict with this process's own
-    /// lock. So the table is searched before the file is locked, and stays locked until the file is
-    /// in it.
+    /// lock. So the table is searched before the file is locked, and the table's own lock is held
+    /// until the file has been added.
     pub(super) fn open_once<F, E: From<store::FileOpenError>, X: Send + Sync + 'static>(
         &self,
         cache: &Cache,
@@ -240,9 +244,10 @@ impl OpenFiles {
         }
     }
 
-    /// Looks for a file that is open as `identity`. If there is one, calls `same` for the result.
-    /// If `same` refuses the file, the reason may be mappings that are already unreachable but
-    /// still keep it open. So these mappings are dropped, and the file is looked for once more.
+    /// Looks for a file that is open as `identity`, after waiting for its end if it is being
+    /// closed. If there is one, calls `same` for the result. If `same` refuses the file, the reason
+    /// may be mappings that are already unreachable but still keep it open. So these mappings are
+    /// dropped, and the file is looked for once more.
     pub(super) fn look<F, E>(
         &self,
         cache: &Cache,

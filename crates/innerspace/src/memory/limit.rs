@@ -19,8 +19,8 @@ impl Limit {
     }
 
     /// Creates a limit that is a share, above 0 and up to 1, of the container's memory limit (the
-    /// lowest of its control groups). If there is no such limit, it is a share of the machine's
-    /// memory.
+    /// lowest of its control groups). If there is no such limit, or the machine has less memory, it
+    /// is a share of the machine's memory.
     ///
     /// ```
     /// use innerspace::{Limit, Memory};
@@ -33,8 +33,9 @@ impl Limit {
         Limit(Kind::Fraction(of_machine))
     }
 
-    /// Returns the limit in bytes, on a machine with this much memory. A share is rounded down to
-    /// whole pages.
+    /// Returns the limit in bytes, on a machine with this much memory (`None` if the system does
+    /// not say). A share is rounded down to whole pages. Fails if the share is not above 0 and at
+    /// most 1, or if it is a share of an unknown amount.
     pub(super) fn resolve(self, machine: Option<u64>) -> Result<u64, MemoryError> {
         let fraction = match self.0 {
             Kind::Bytes(bytes) => return Ok(bytes),

@@ -16,8 +16,9 @@
 //! A `Memory` is a handle. Files, views, spaces and accessors keep alive what they need; the
 //! service thread ends when the last of them is gone.
 //!
-//! Locking: the table of open files has a mutex. It is held while a file is opened, and never while
-//! a file is read or written.
+//! Locking: the table of open files has a mutex. It is held from the search for a file of the file
+//! system until that file is locked and added, but not while any other store is probed, and never
+//! while a file is read or written.
 
 mod causes;
 mod direct;

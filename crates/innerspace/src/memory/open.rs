@@ -127,8 +127,9 @@ impl Memory {
     /// Creates a file, or empties an existing one, and opens it for reading and writing.
     ///
     /// # Errors
-    /// See [`OpenError`]: [`OpenError::NotEmptied`] if the file is already open in this memory. A
-    /// file that is in use keeps its content.
+    /// See [`OpenError`]: [`OpenError::NotEmptied`] if the file is already open in this memory
+    /// ([`OpenError::OpenOtherwise`] if it is open for direct access). A file that is in use keeps
+    /// its content.
     pub fn create(&self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
         self.file_options().create(path)
     }
@@ -148,7 +149,8 @@ impl Memory {
 impl FileOpener {
     /// Sets the unit of caching in bytes: a power of two from 4 KiB (the default) to 2 MiB. A
     /// block, and four pages for the index, must fit in the limit of the group that pays. Otherwise
-    /// opening fails with [`OpenError::BlockTooLarge`].
+    /// opening fails with [`OpenError::BlockTooLarge`]. If the file is already open, the size must
+    /// be the one that the file has: otherwise opening fails with [`OpenError::OpenOtherwise`].
     pub fn block_size(mut self, bytes: u64) -> FileOpener {
         self.options.block_size = bytes;
         self
@@ -313,7 +315,8 @@ impl FileOpener {
     /// Creates a file by path, or empties an existing one, for reading and writing.
     ///
     /// # Errors
-    /// See [`OpenError`]: [`OpenError::NotEmptied`] if the file is already open in this memory.
+    /// See [`OpenError`]: [`OpenError::NotEmptied`] if the file is already open in this memory
+    /// ([`OpenError::OpenOtherwise`] if it is open for direct access).
     pub fn create(self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
         self.access(FileAccess::ReadWrite)
             .with_create(path.as_ref(), Create::Truncate)
@@ -335,7 +338,8 @@ impl FileOpener {
         self.with_opened(opened, path, create)
     }
 
-    /// Refuses invalid options, before anything is done to the file.
+    /// Refuses invalid options, and calls in a child of fork(2), before anything is done to the
+    /// file.
     fn check(&self, path: &Path) -> Result<(), OpenError> {
         self.check_process(|| store::shown(path))?;
         self.check_group()?;
@@ -378,7 +382,7 @@ impl FileOpener {
     }
 
     /// Charges the group for an open file. Fails if a block of the file does not fit in the group's
-    /// limit.
+    /// limit, or if the group is full.
     fn charge(&self, name: &dyn Fn() -> String) -> Result<Ending, OpenError> {
         let name: Arc<str> = self.shown_name(name).into();
         let order = self.options.block_order(&name)?;

@@ -59,8 +59,8 @@ impl Memory {
     /// service thread. The smallest limit is [`MINIMUM_LIMIT`].
     ///
     /// # Errors
-    /// [`MemoryError`]: the limit is too small or larger than the machine's memory, or the system
-    /// refused address space for it.
+    /// [`MemoryError`]: the limit is too small, larger than the machine's memory or no valid share
+    /// of it, or the system refused address space or a thread for it.
     pub fn with_limit(limit: impl Into<Limit>) -> Result<Memory, MemoryError> {
         Memory::builder(limit).build()
     }

@@ -26,7 +26,7 @@ pub struct MemoryStats {
     pub totals: Totals,
     /// Every group, the root first.
     pub groups: Vec<GroupStats>,
-    /// Every open file.
+    /// Every cached file that is open or being closed. Direct-access files are not listed.
     pub files: Vec<FileStats>,
 }
 
@@ -44,8 +44,8 @@ pub struct LimitParts {
     pub tables: u64,
     /// Other pages in use: anonymous memory, copies, pages being set up.
     pub anonymous: u64,
-    /// Charged memory on the heap: caches of translations, copies of views across blocks, the
-    /// sample for the miss curve.
+    /// Charged memory on the heap, such as handles, caches of translations, copies of views across
+    /// blocks, and the sample for the miss curve.
     pub heap: u64,
     /// Pages charged in advance by threads that charge often. They are given back when other
     /// requests need them.
