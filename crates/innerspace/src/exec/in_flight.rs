@@ -16,8 +16,9 @@
 //! acquires the same mutex before it notifies, whether or not the block has a request. So the
 //! waiter misses neither.
 //!
-//! **Locking.** The mutexes of the table and of the entries are innermost, with one exception: the
-//! blocks of a closed file leave it under the mutex of the entry's stage.
+//! **Locking.** The mutexes of the table and of the entries are innermost, with two exceptions. A
+//! waiter takes an entry's work under the table's mutex. The blocks of a closed file leave it under
+//! the mutex of the entry's stage.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -27,8 +28,9 @@ use crate::sync::{Arc, Condvar, Mutex, thread};
 /// The requests of one file.
 pub(crate) struct InFlight<W> {
     table: Mutex<Table<W>>,
-    /// Notified when a request has left the table, or its work was queued. Without threads, it is
-    /// also notified when a block has been filled, because a thread may be waiting for that block.
+    /// Notified when a request has left the table, has released its blocks, or its work was queued.
+    /// Without threads, it is also notified when a block has been filled, because a thread may be
+    /// waiting for that block.
     changed: Condvar,
 }
 
@@ -219,8 +221,9 @@ impl<W> InFlight<W> {
     }
 
     /// Detaches every request. If a request's work is queued, the work is dropped, which ends the
-    /// request. Any other request owns its blocks from now on, and `take_out` removes those blocks
-    /// from the file. The caller must prevent new requests meanwhile.
+    /// request. A request that is about to end leaves the table by itself. Any other request owns
+    /// its blocks from now on, and `take_out` removes those blocks from the file. The caller must
+    /// prevent new requests meanwhile.
     pub(crate) fn detach_all(&self, mut take_out: impl FnMut(&Range<u64>)) {
         while let Some(entry) = self.first_in(&(0..u64::MAX)) {
             // If the work was queued, no store has the request, and dropping the work ends it.

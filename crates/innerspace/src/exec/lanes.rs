@@ -30,7 +30,8 @@ use crate::sync::panics::Panics;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, WaitEnd};
 use crate::sys::process::Process;
 
-/// The maximum number of threads of one memory, not counting those that run a lane's only job.
+/// The maximum number of threads of one memory, not counting those that were started for a lane
+/// with no running job.
 const MOST_THREADS: usize = if cfg!(loom) { 1 } else { 64 };
 
 /// The maximum number of jobs of a lane that are over while their wakers are still being called.
@@ -44,7 +45,8 @@ const LEAST_QUEUE: usize = 16;
 
 /// A job, which runs at most once. A job that is dropped while it is in a queue does not run.
 pub(crate) trait Job: Send {
-    /// Runs the job. The panic hook reports a panic; it goes no further.
+    /// Runs the job. A panic in a thread of the memory goes no further than the panic hook. In a
+    /// caller of [`Workers::run_one`] or [`Lane::run_one`] it goes on to that caller.
     fn run(self: Box<Self>);
 
     /// Returns whether the job is still wanted. An unwanted job may be dropped to make room in a
@@ -88,7 +90,7 @@ struct Shared {
     state: Mutex<State>,
     /// Notified once for each idle thread that is claimed.
     work: Condvar,
-    /// Notified when a job is over.
+    /// Notified when a job is over, and again when the wakers that it has left were called.
     ended: Condvar,
     /// The process that has the threads.
     maker: Process,
@@ -336,12 +338,13 @@ impl Workers {
         state.lanes.values().map(|lane| lane.queue.len()).sum()
     }
 
-    /// Starts a thread that could not be started before, if it is still wanted.
+    /// Starts a thread that could not be started before, if it is still wanted. Returns who runs
+    /// the ready jobs.
     pub(crate) fn look_after(&self) -> Served {
         self.serve(self.0.state.lock())
     }
 
-    /// Returns whether any job may start.
+    /// Returns whether a lane is in the list `ready`.
     pub(crate) fn is_ready(&self) -> bool {
         !self.0.state.lock().ready.is_empty()
     }
@@ -358,7 +361,8 @@ impl Workers {
         }
     }
 
-    /// Runs the next job of any lane in this thread. Returns whether there was one.
+    /// Runs the next job of any lane in this thread. Returns whether there was one that may start.
+    /// A panic of the job, or of a waker that it has left, propagates once all of that is done.
     pub(crate) fn run_one(&self) -> bool {
         let started = self.0.state.lock().next();
         let runs = started.is_some();
@@ -369,7 +373,8 @@ impl Workers {
     }
 
     /// Runs a job that was taken from a lane. Then gives its share of the lane back, and calls the
-    /// wakers that the job has left.
+    /// wakers that the job has left. Returns the first panic of a waker or, if none panicked, that
+    /// of the job.
     fn run_here(&self, started: Started) -> Panics {
         let Started { lane, payer, job } = started;
         let mut panics = Panics::default();
@@ -392,7 +397,7 @@ impl Workers {
         let _ = self.serve(state);
     }
 
-    /// Starts a thread if one is wanted.
+    /// Starts a thread if one is wanted. Returns who runs the ready jobs.
     fn serve(&self, mut state: MutexGuard<'_, State>) -> Served {
         let starts = state.wants_thread(&self.0.work);
         let has_some = state.has_threads && (state.threads > 0 || state.ready.is_empty());
@@ -455,7 +460,8 @@ impl Workers {
 }
 
 impl Lane {
-    /// Queues a job.
+    /// Queues a job, and returns who runs it. Unwanted jobs of the lane may be dropped to make
+    /// room. In a child of fork(2) the job is dropped.
     pub(crate) fn push(&self, turn: Turn, job: Box<dyn Job>) -> Served {
         // A child of fork(2) runs no jobs. Its callers are refused before they come here.
         if !self.workers.0.maker.is_current() {
@@ -487,6 +493,7 @@ impl Lane {
     }
 
     /// Runs the lane's next job in this thread. Returns whether there was one that may start.
+    /// Panics as [`Workers::run_one`] does.
     pub(crate) fn run_one(&self) -> bool {
         let started = self.workers.0.state.lock().start(self.key);
         let runs = started.is_some();

@@ -12,7 +12,7 @@
 //!
 //! - `lanes`: [`Workers`], [`Lane`], [`Job`]: queues, shares, threads
 //! - `in_flight`: [`InFlight`]: a file's requests in flight, by their blocks; each ends once
-//! - `payers`: the number of running jobs of each payer
+//! - `payers`: the number of running jobs of each payer, and its lanes that have to wait
 //! - `keyed`: [`Lanes`]: lanes by the subject of their jobs
 //! - `deferred`: [`Deferred`]: calls to foreign code, deferred by threads that could not make them
 //! - `waker_slot`: [`WakerSlot`]: the waker of a future, stored with the state that it waits for

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// can lose that many threads to calls that hang.
 const AT_A_TIME: u32 = 128;
 
-/// The payers with a running job, by number.
+/// The payers with a job that runs or whose wakers are still being called, by number.
 #[derive(Default)]
 pub(super) struct Payers(BTreeMap<usize, Payer>);
 
@@ -32,8 +32,8 @@ impl Payers {
         self.0.entry(payer).or_default().running += 1;
     }
 
-    /// Notes that a job is over. Returns the lane that was held back longest, of those that still
-    /// exist.
+    /// Notes that a job is over, and its wakers were called. Removes and returns the lane that was
+    /// held back longest, of those that still exist.
     pub(super) fn end(&mut self, payer: usize, is_there: impl Fn(u64) -> bool) -> Option<u64> {
         let of = self.0.get_mut(&payer)?;
         of.running -= 1;

@@ -42,7 +42,8 @@ impl<S> WakerSlot<S> {
         change(&mut self.0.lock().0)
     }
 
-    /// Changes the state, and returns the waker for the caller to call or drop.
+    /// Changes the state. Returns the result of `change`, and the waker, if there is one, for the
+    /// caller to call or drop.
     #[must_use = "the future sleeps until its waker is called"]
     pub(crate) fn settle<R>(&self, change: impl FnOnce(&mut S) -> R) -> (R, Option<Waker>) {
         let (state, waker) = &mut *self.0.lock();
