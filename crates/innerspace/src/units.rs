@@ -166,7 +166,7 @@ impl From<ParseVirtAddrError> for std::io::Error {
 }
 
 /// Reads an address as [`Display`](fmt::Display) prints it (`0x7f0000`), or in decimal digits. Both
-/// may have `_` between digits.
+/// may have `_` anywhere after the first digit.
 impl std::str::FromStr for VirtAddr {
     type Err = ParseVirtAddrError;
 

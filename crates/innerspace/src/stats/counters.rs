@@ -83,7 +83,8 @@ impl Counters {
         counts.fold(0, u64::wrapping_add)
     }
 
-    /// Returns all sums. Gauges are 0: the caller fills them in.
+    /// Returns all sums of events. The other fields (gauges, and sums that are counted elsewhere)
+    /// are 0: the caller fills them in.
     pub(crate) fn totals(&self) -> Totals {
         Totals::from_sums(std::array::from_fn(|event| self.sum_at(event)))
     }
