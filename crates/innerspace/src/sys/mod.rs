@@ -10,7 +10,7 @@
 //! | `file` | uncached I/O, holes, the holder of a lock | positioned I/O of std |
 //! | `flush` | clwb, clflushopt, clflush | nothing, and says so |
 //! | [`memory`] | mmap(2), madvise(2), /proc, control groups | the allocator; /proc if present |
-//! | `process` | getpid(2), once in each process | Unix: getpid(2) for each check; else a constant |
+//! | `process` | getpid(2), once a process | getpid(2) each time; without Unix a constant |
 //! | `ring` | io_uring(7), with the feature `io-uring` | none: a system call for each transfer |
 //! | `shared` | shared mappings, memfd_create(2), fallocate(2) | unsupported |
 //!
