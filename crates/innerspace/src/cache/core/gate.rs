@@ -182,7 +182,8 @@ impl FileCore {
         may
     }
 
-    /// Whether this thread may call the file's store to make room for the group in `io`.
+    /// Whether this thread may call the file's store to make room for the group in `io`. False for
+    /// [`Io::Forbidden`].
     pub(crate) fn may_call_for(&self, io: Io) -> bool {
         io.includes(self.id.groups.iter().copied()) && self.may_call_unasked()
     }

@@ -94,8 +94,9 @@ pub(crate) struct Blocks {
     pub(crate) visible_holes: VisibleHoles,
     /// The known holes of the store. An innermost lock.
     pub(crate) extents: Mutex<Extents>,
-    /// Whether the last block has old bytes past the end of the file that could not be cleared
-    /// because they are viewed. They are cleared before the file grows.
+    /// Whether the last block has old bytes past the end of the file that could not be cleared: the
+    /// block was viewed, and there was no memory to move it. They are cleared before the file
+    /// grows, or before a mapping shows them.
     pub(crate) tail_left: AtomicBool,
     /// The errors of blocks that could not be filled, kept while waiters still hold these blocks
     /// (P20). An innermost lock.

@@ -30,8 +30,8 @@ pub(crate) struct StoreVersion {
 struct State {
     /// The version of the cached contents.
     known: Option<Version>,
-    /// The first different version that the store has reported since; `None` if it has reported
-    /// none. A store that no longer reports versions is changed, too.
+    /// The first version other than `known` that the store has reported; `None` if it has reported
+    /// none. A store that no longer reports versions also counts as changed.
     now: Option<Version>,
 }
 
