@@ -90,7 +90,8 @@ pub(crate) struct Progress {
 pub(crate) struct Counts {
     pub(crate) dirty: u64,
     /// The blocks that must stay in memory although they need not be dirty: their write is under
-    /// way, or no sync has covered it. Blocks that are also dirty are counted here too.
+    /// way, no sync has covered it, or they are in doubt. A block counts once for each of these
+    /// that holds. Blocks that are also dirty are counted here too.
     pub(crate) behind: u64,
 }
 
