@@ -244,7 +244,7 @@ pub enum FileError {
     Held {
         /// The file.
         file: Arc<str>,
-        /// The number of unwritten bytes.
+        /// The number of bytes held back.
         dirty: u64,
         /// The event that allows these blocks to be written.
         reason: HeldReason,
