@@ -100,8 +100,8 @@ impl Inside {
         Inside::begin(Place::Store(file), Some(uses_files))
     }
 
-    /// Begins a callback of a space: a device's handler, or a store's callback for a fault or a
-    /// change.
+    /// Begins a callback of a space: a device's handler, or the part of a fault or a change in
+    /// which stores may be called, to fill blocks or to free memory.
     pub(crate) fn callback(space: u64) -> Inside {
         let _ = DEPTH.try_with(|depth| depth.set(depth.get() + 1));
         Inside::begin(Place::Space(space), None)
