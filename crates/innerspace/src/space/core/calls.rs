@@ -20,7 +20,8 @@ pub(crate) struct Calls {
 struct Begun {
     /// The number of the last call.
     last: u64,
-    /// The numbers of the calls under way: one for each thread that is in a call.
+    /// The numbers of the calls under way. A thread has one, or two for a store of a value that
+    /// lies in two pages.
     under_way: Vec<u64>,
 }
 

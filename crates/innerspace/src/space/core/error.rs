@@ -14,9 +14,10 @@ use crate::sys::process::OtherProcess;
 use crate::texts::into_io_error;
 use crate::units::Bytes;
 
-/// A change of a space's mappings that was refused. The space is unchanged.
+/// Why an operation on a space failed. The space is unchanged, unless the call's documentation says
+/// otherwise.
 ///
-/// The documentation of a call does not list the errors that many calls share:
+/// The documentation of a call does not always list the errors that many calls share:
 /// [`SpaceError::OtherProcess`], [`SpaceError::Frozen`] for the space of a snapshot's accessor, and
 /// in a callback [`SpaceError::Reentered`].
 #[derive(Clone, Debug, Error)]
@@ -38,7 +39,7 @@ pub enum SpaceError {
         /// The address or offset.
         at: VirtAddr,
     },
-    /// The range ends past the space's last address.
+    /// The range ends past the space's last address, or would map a file beyond the largest offset.
     #[error("{what} of {} at {at}: the space ends at {end}", Bytes(*len))]
     OutOfRange {
         /// The operation.
@@ -59,14 +60,13 @@ pub enum SpaceError {
         /// The start of the range.
         at: VirtAddr,
     },
-    /// A device's handler, or a store's callback, made the change to the very space for which it
-    /// was called.
+    /// A device's handler, or a store's callback, used the very space for which it was called.
     #[error("{what} of {} at {at}: a callback of the space may not use it", Bytes(*len))]
     Reentered {
         /// The operation.
         what: &'static str,
         /// The start of the range: 0 if the operation is about the whole space; if the space
-        /// chooses the address, the first address that it would try.
+        /// chooses the address, the first address that a space of 48 bits would try.
         at: VirtAddr,
         /// The length of the range.
         len: u64,
@@ -80,23 +80,25 @@ pub enum SpaceError {
         /// The process ID of the process that made the memory.
         pid: u32,
     },
-    /// No free range is large enough.
+    /// No free range is large enough, or a mapping or region cannot grow that far in its place.
     #[error("no free range of {} is left in the space", Bytes(*len))]
     NoRoom {
         /// The length that was asked for.
         len: u64,
     },
-    /// The range overlaps a mapping, but must be free.
+    /// The range overlaps a mapping, but must be free; or the new range of a remap overlaps the
+    /// old.
     #[error("map of {} at {at}: overlaps {mapping}", Bytes(*len))]
     Overlaps {
         /// The start of the range.
         at: VirtAddr,
         /// The length of the range.
         len: u64,
-        /// The mapping that it overlaps.
+        /// The mapping, or the old range, that it overlaps.
         mapping: String,
     },
-    /// The range must be mapped, but at least a part is not.
+    /// The range must be mapped, but at least a part is not; or a remap needs a range in one
+    /// mapping, and this range is not.
     #[error("{what} of {} at {at}: not all of it is mapped", Bytes(*len))]
     NotMapped {
         /// The operation.
@@ -109,7 +111,8 @@ pub enum SpaceError {
     /// The protection is ruled out by the way the file was opened, or by what is mapped.
     #[error("{mapping}: {wanted} is forbidden, {reason}")]
     Forbidden {
-        /// The mapping, or the file with the address that was asked for.
+        /// The mapping. If a new mapping was refused, what it maps, with the address if one was
+        /// asked for.
         mapping: String,
         /// The protection that was asked for.
         wanted: Protection,
@@ -123,13 +126,13 @@ pub enum SpaceError {
         Bytes(*len)
     )]
     SharedAnonymous {
-        /// The start of the range; if the space chooses the address, the first one that it would
-        /// try.
+        /// The start of the range; if the space chooses the address, the first address that a space
+        /// of 48 bits would try.
         at: VirtAddr,
         /// The length of the range.
         len: u64,
     },
-    /// The range is locked in memory, but must not be.
+    /// Pages of the range are locked in memory, but must not be.
     #[error("{what} of {} at {at}: locked in memory; unlock it first", Bytes(*len))]
     Locked {
         /// The operation.
@@ -139,8 +142,9 @@ pub enum SpaceError {
         /// The length of the range.
         len: u64,
     },
-    /// A mapping of a device was to become longer: its handler knows only the offsets with which it
-    /// was mapped.
+    /// A mapping of a device was to become longer: the device's handler knows only the offsets with
+    /// which it was mapped. A file with [`OnShrink::Error`](crate::dax::OnShrink::Error) counts as
+    /// a device.
     #[error("remap at {at} to {}: {mapping} cannot be longer than its device", Bytes(*len))]
     DeviceEnds {
         /// The address of the mapping.
@@ -150,7 +154,7 @@ pub enum SpaceError {
         /// The mapping.
         mapping: String,
     },
-    /// A page could not be brought in.
+    /// A page could not be brought in or pinned.
     #[error("{what}: {explanation}")]
     Access {
         /// The operation.

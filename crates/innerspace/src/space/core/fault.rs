@@ -1,9 +1,9 @@
 //! The failure of an access to a space: [`Fault`].
 //!
 //! A fault is eight bytes and `Copy`, so that `Result<u64, Fault>` is returned in registers. It
-//! contains the kind, the access, and the address; of an address too large for any space, it
-//! contains only the upper part. [`crate::space::Space::explain`] adds the rest: the nearest
-//! mapping, or the file's error.
+//! contains the kind, the access and its size, and the address; of an address too large for any
+//! space, it contains only the upper part. [`crate::space::Space::explain`] adds the rest: the
+//! nearest mapping, or the error that caused the fault.
 
 use std::sync::Arc;
 use std::{fmt, io};
@@ -102,7 +102,7 @@ pub enum FaultKind {
 }
 
 /// An access that failed. No byte at or after the address was changed; a value is stored wholly or
-/// not at all.
+/// not at all (for devices see [`Accessor::store`](crate::Accessor::store)).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fault {
     /// The low 32 bits of the address, which is shifted right by [`LOST`] if [`BEYOND`] is set.
@@ -264,7 +264,8 @@ into_io_error!(Fault, |fault| fault.kind.io_kind());
 pub struct DeviceError(String);
 
 impl DeviceError {
-    /// Makes a refusal for this reason, which is printed as `load of 4 bytes at 0x1000: REASON`.
+    /// Makes a refusal for this reason. [`Space::explain`](crate::Space::explain) prints it as
+    /// `load of 4 bytes at 0x1000: REASON`.
     pub fn new(reason: impl Into<String>) -> DeviceError {
         DeviceError(reason.into())
     }
@@ -341,8 +342,9 @@ impl Explanation {
         self.fault
     }
 
-    /// Returns the error that caused the fault, if an error did: a [`FileError`], a [`DaxError`], a
-    /// [`LimitError`] or a [`DeviceError`]. A space keeps the errors of its last few faults.
+    /// Returns the error that caused the fault: a [`FileError`], a [`DaxError`], a [`LimitError`]
+    /// or a [`DeviceError`]. Returns `None` if no error did, or if the space no longer had the
+    /// error: it keeps those of its last few faults.
     pub fn cause(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
         match self.cause.as_ref()? {
             Cause::File(error) => Some(&**error),

@@ -64,7 +64,7 @@ const CAUSE_BYTES: usize = size_of::<Remembered>() + 256;
 #[derive(Clone)]
 pub struct Space(pub(crate) Arc<SpaceInner>);
 
-/// Whether a space or snapshot can change.
+/// Whether this is an ordinary space or a snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     /// An ordinary space, with the number of the snapshot from which it was forked, if any.
@@ -73,8 +73,8 @@ pub(crate) enum Role {
     Frozen { of: u64 },
 }
 
-/// A fault, its cause, and the charge for them: `None` if the group had no room, and there was
-/// no older cause to replace.
+/// A fault, its cause, and the charge for them. The charge is `None` if the group had no room, and
+/// there was no older cause whose charge could be taken over.
 type Remembered = (Fault, Cause, Option<HeapBytes>);
 
 pub(crate) struct SpaceInner {
@@ -100,10 +100,10 @@ pub(crate) struct SpaceInner {
     pub(crate) code: Code,
     /// The pages stored to since they were last taken as dirty.
     pub(crate) dirty: DirtyLog,
-    /// The gate, closed on ranges that are being changed. Its writer lock protects the mappings and
-    /// files.
+    /// The gate, closed on ranges that are being changed. Its writer lock protects the mappings,
+    /// the list of mapped files, and the pins.
     pub(crate) gate: Gate<Structure>,
-    /// Serialises the copying of shared nodes by faults; see `table`.
+    /// Serialises the copying of shared nodes; see `table`.
     pub(crate) paths: Mutex<()>,
     /// The participants of the accessors, to which invalidations are posted.
     pub(crate) accessors: Mutex<Members<Arc<Participant>>>,
@@ -142,7 +142,8 @@ impl Space {
         &self.0.group
     }
 
-    /// Explains a fault of this space, by the error that caused it, or by the nearest mapping.
+    /// Explains a fault of this space: by the error that caused it, if the space still has the
+    /// error; otherwise by the mapping at the address, or the nearest one.
     pub fn explain(&self, fault: Fault) -> Explanation {
         self.0.explain(fault)
     }
@@ -208,7 +209,8 @@ impl SpaceInner {
     }
 
     /// Returns the address `bytes` after `at`. In a narrow space, the last address is followed by
-    /// 0. In a wide one, the result may be past the last address, where nothing exists.
+    /// 0. In a wide space, or if `at` is past the last address already, the result may be past the
+    /// last address, where nothing exists.
     pub(crate) fn after(&self, at: VirtAddr, bytes: u64) -> VirtAddr {
         let next = at.0.wrapping_add(bytes);
         match self.width {
@@ -247,7 +249,8 @@ impl SpaceInner {
     /// is dropped.
     pub(crate) fn enter_device(&self) -> Inside {
         let inside = Inside::callback(self.id);
-        // The next access of each accessor checks for this mark, whatever the accessor has cached.
+        // If there are other accessors than the one that makes this call, the next access of each
+        // checks for this mark, whatever the accessor has cached.
         let accessors = self.accessors.lock();
         if accessors.len() > 1 {
             accessors
@@ -304,8 +307,9 @@ impl SpaceInner {
         }
     }
 
-    /// Returns the range of `len` bytes at `at`, rounded up to whole pages. `what` names the
-    /// operation in the error.
+    /// Returns the range of `len` bytes at `at`, rounded up to whole pages. Returns an error, with
+    /// `what` as the name of the operation, if the range is empty, does not start at a page, or
+    /// ends past the end of the space.
     pub(crate) fn range(
         &self,
         what: &'static str,
@@ -428,6 +432,7 @@ impl SpaceInner {
     }
 
     /// Does the same as [`SpaceInner::written`], for a page of the file that `vma` maps at `at`.
+    /// First notes the store for everything that watches this page of the file.
     pub(crate) fn file_written(&self, vma: &Vma, at: u64) {
         if let Some(file) = vma.file() {
             let page = vma.file_page(page_start(at));

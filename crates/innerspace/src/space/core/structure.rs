@@ -35,7 +35,7 @@ pub(crate) struct FileUse {
 }
 
 impl FileUse {
-    /// The size of a node of the map of files. A node has room for 11 files, and usually has 7.
+    /// The size of a node of the map of files. A node has room for 11 files, and usually holds 7.
     const NODE_BYTES: usize = 11 * (size_of::<usize>() + size_of::<FileUse>()) + 16;
 
     fn register(mapper: Arc<dyn Mappers>, file: &MappedFile, ledger: &Arc<Ledger>) -> FileUse {
@@ -70,7 +70,7 @@ impl Structure {
     }
 
     /// Unregisters from all files, and empties the set of mappings. Returns a clone of the empty
-    /// set, and the files.
+    /// set, and those of the files that are cached ones.
     pub(crate) fn close(&mut self) -> (VmaSet, Vec<Released>) {
         let files = std::mem::take(&mut self.files).into_values();
         let files = files.filter_map(FileUse::unregister).collect();
@@ -89,13 +89,14 @@ impl Structure {
         }
     }
 
-    /// Returns the heap bytes that the files take.
+    /// Returns the heap bytes of the mappers, of their places in the files' lists, and of the nodes
+    /// of `files`.
     pub(crate) fn bytes_of_files(&self) -> usize {
         let of_each = self.files.values().map(|used| &used.heap);
         of_each.chain(&self.nodes_of_files).map(Entry::bytes).sum()
     }
 
-    /// Registers the space with the file, if the file was not mapped yet.
+    /// Registers the space with the file, unless it already is.
     pub(crate) fn add_file(
         &mut self,
         file: &MappedFile,
@@ -106,7 +107,7 @@ impl Structure {
         self.count_nodes();
     }
 
-    /// Counts the nodes that the map of files has now in the ledger.
+    /// Counts in the ledger the nodes of `files`, on the estimate of 7 files in each.
     fn count_nodes(&mut self) {
         let nodes = self.files.len().div_ceil(7);
         let entry = || Entry::new(self.vmas.ledger(), nodes * FileUse::NODE_BYTES);
@@ -126,12 +127,14 @@ impl Structure {
         self.files.values_mut().map(renewed).collect()
     }
 
-    /// Forgets the pins that were dropped: a `Weak` keeps the list of their frames on the heap.
+    /// Forgets the pins that were dropped: their `Weak`s would keep the lists of frames on the
+    /// heap.
     pub(crate) fn forget_unpinned(&mut self) {
         self.not_copied.retain(|frames| frames.strong_count() > 0);
     }
 
-    /// Removes and returns the files of these mappings that are no longer mapped.
+    /// Removes from `files`, and returns, the files of these mappings that the space no longer
+    /// maps.
     pub(crate) fn remove_files(&mut self, removed: &[Vma]) -> Vec<FileUse> {
         let mut unused = Vec::new();
         for file in removed.iter().filter_map(Vma::file) {
