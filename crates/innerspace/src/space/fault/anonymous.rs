@@ -2,9 +2,9 @@
 //!
 //! # The short way
 //!
-//! Most faults are stores to anonymous memory, in a leaf that the accessor remembers for stores.
-//! Everything that [`handle`](super::driver::handle) would look up for them is known already, in
-//! the section of the access itself:
+//! Most faults come from stores to anonymous memory, in a leaf that the accessor remembers for
+//! stores. Everything that [`handle`](super::driver::handle) would look up for them is known
+//! already, in the section of the access itself:
 //!
 //! - the leaf, and that it is exclusive to the space: the write tag says so while there is no mail,
 //!   because a thread that shares or replaces a leaf posts mail, then waits for sections, as for a
@@ -34,7 +34,7 @@ use crate::sys::copy::Quarter;
 
 /// The outcome of a store's step.
 pub(crate) enum Stored {
-    /// The page is there. If the leaf no longer borrows anything from its shadow, contains the
+    /// The page is there. If the leaf no longer borrows anything from its shadow, this is the
     /// shadow, which the caller releases with no section open.
     Done(Option<FrameId>),
     /// Nothing was installed: another thread changed the slot first, or this step is not enough.
@@ -162,9 +162,12 @@ impl<'s> OwnSlot<'s> {
         self.fill_and_publish(page, None)
     }
 
-    /// Fills and installs a page, and meanwhile prefetches the next free page, a quarter at a time,
-    /// for threads that store to one new page after another. Prefetches nothing if this page is
-    /// clear already: then the next one usually is too, and only some of its lines will be used.
+    /// Fills and installs a page. Returns false if another thread changed the slot first.
+    ///
+    /// Meanwhile prefetches, a quarter at a time, the second half of this page, and the first half
+    /// of `next`, the next free page if it is known, for threads that store to one new page after
+    /// another. Prefetches nothing if this page is to be zeros and is clear already: then the next
+    /// one usually is too, and only some of its lines will be used.
     #[inline(always)]
     fn fill_and_publish(self, mut page: PoolFrame<'s>, next: Option<FrameId>) -> bool {
         let frames = &self.space.pool.frames;
@@ -207,7 +210,8 @@ impl<'s> OwnSlot<'s> {
         }
     }
 
-    /// Copies a page to which other threads may be writing.
+    /// Fills the page with a copy of the page at the address `from`, to which other threads may be
+    /// writing.
     pub(crate) fn copy(self, page: &mut PoolFrame<'s>, from: u64) {
         self.space.pool.counters.count(Event::Cow);
         page.copy_from(self.space.pool.frames.frame_of(from as usize));
@@ -242,7 +246,7 @@ impl<'s> OwnSlot<'s> {
     }
 
     /// Makes the leaf forget its shadow if it no longer borrows anything, and returns the shadow.
-    /// Called when the leaf has stopped borrowing at this slot.
+    /// Called when the leaf may have stopped borrowing at this slot.
     pub(crate) fn part_from_shadow(self) -> Option<FrameId> {
         let (nodes, leaf) = (self.nodes(), self.leaf());
         if !nodes.borrows_in_vain(leaf) {

@@ -1,9 +1,11 @@
 //! Faults on direct-access files: they map the device's own bytes, and the zero frame over holes.
 //!
 //! The entry that covers the page stays locked from the lookup until the words are installed.
-//! Meanwhile no other thread removes the entry's block, syncs it or changes it. Other pages that
-//! the entry covers are mapped with the page, where words are empty: all pages of a block of 2 MiB;
-//! the holes after the page; and a hole of 2 MiB by one word above the leaf (`table::zero_leaf`).
+//! Meanwhile no other thread removes the entry's block, syncs it or changes it. More than the page
+//! is mapped, where words are empty or lack only write validity: all pages of a block of 2 MiB;
+//! after a hole, the holes that follow; after a page that is stored to, the blocks of the pages
+//! that the access stores to next. The entries of pages that follow are locked for as long. A hole
+//! of 2 MiB is mapped by one word above the leaf (`table::zero_leaf`).
 
 use super::driver::{FaultState, FilePage, Step, done_if};
 use super::zero;
@@ -22,8 +24,9 @@ use crate::{FrameId, PAGE_SHIFT, PAGE_SIZE};
 const _: () = assert!(LEAF_BYTES == LARGE_PAGES * PAGE_SIZE as u64);
 
 impl FaultState<'_> {
-    /// Locks the entry that covers `page`, and keeps it in `self.file`. The caller has no section
-    /// open.
+    /// Locks the entry that covers `page`, and the entries after it that are to be mapped too, and
+    /// keeps them in `self.file`. If the fault may not wait, locks only the first, and fails with
+    /// [`FaultKind::WouldBlock`] if that is not possible at once. The caller has no section open.
     pub(crate) fn lock_entry(
         &mut self,
         file: &DaxRef,
@@ -46,8 +49,10 @@ impl FaultState<'_> {
         Ok(())
     }
 
-    /// Performs the step without a leaf if it needs none: for a load from a hole of 2 MiB, if the
-    /// mapping does not allow execution. Returns `None` if the step needs a leaf.
+    /// Performs the step without a leaf if it needs none: for a load from a hole of 2 MiB of a
+    /// direct-access file, if there is no leaf yet, the mapping covers the whole leaf and does not
+    /// allow execution, and the gate is open on all of it. If the entry is not locked yet, asks for
+    /// it, to learn whether it is such a hole. Returns `None` if the step needs a leaf.
     pub(crate) fn step_without_leaf(&mut self, vma: &Vma) -> Option<Step> {
         let MappedFile::Direct(file) = vma.file()? else {
             return None;
@@ -86,7 +91,8 @@ impl FaultState<'_> {
         }
     }
 
-    /// Maps a page of the file, or copies it for a store to a private mapping.
+    /// Maps a page of the file, or copies it for a store to a private mapping. Asks for the page's
+    /// entry if it is not locked yet, or if the access stores to the file and it is not dirty.
     pub(crate) fn install_direct(
         &mut self,
         vma: &Vma,
@@ -114,7 +120,8 @@ impl FaultState<'_> {
         }
     }
 
-    /// Installs the words of the leaf, that of the faulting page first.
+    /// Installs the words of the locked pages that are in this leaf, that of the faulting page
+    /// first.
     fn map_direct(&mut self, vma: &Vma, leaf: FrameId, old: Pte) -> Step {
         let (page, kind) = (vma.file_page(self.at.0), self.kind(vma));
         let FilePage::Direct(pages) = &self.file else {
@@ -139,8 +146,8 @@ impl FaultState<'_> {
         if pages.host(page).is_none() {
             self.space.pool.counters.count(Event::ZeroMap);
         }
-        // The other pages that the entry covers are mapped too, if the mapping has them in this
-        // leaf and the gate is open there.
+        // The other locked pages are mapped too, if the mapping has them in this leaf and the gate
+        // is open there.
         let around = vma.part_in(&self.around);
         let around = vma.file_page(around.start)..vma.file_page(around.end);
         let acquired = pages.pages();

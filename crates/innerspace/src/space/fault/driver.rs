@@ -21,14 +21,14 @@
 //!      -> Denied(..)   the access is an error
 //! ```
 //!
-//! Nodes and pages are allocated before the block is looked up, because no frame is allocated while
-//! a block is locked. A step itself takes a free frame if that needs no waiting, and asks for one
-//! only if none is free.
+//! Nodes and pages are allocated before the block is looked up, because no allocation that may wait
+//! is made while a block is locked. A step itself takes a free frame if that needs no waiting, and
+//! asks for one only if none is free.
 //!
 //! After its last step, the fault leaves the leaf in the accessor's translator, so that the access
-//! hits. In anonymous memory, usually only the first fault in a leaf comes here, and of the loads
-//! of cached pages of files, usually the first in each window of fault-around. For the others see
-//! `anonymous` (stores) and `zero` (loads).
+//! hits. In anonymous memory, usually only the first fault in a leaf comes here. Of the loads of
+//! cached pages of files, usually only the first in each window of fault-around does. For the
+//! others see `anonymous` (stores) and `zero` (loads).
 
 use std::ops::Range;
 
@@ -120,8 +120,10 @@ pub(super) struct FaultState<'space> {
     pub(super) replaced: Detached,
 }
 
-/// Makes the page of `at` valid for the access, or returns why that is impossible. No section is
-/// open before or after the call.
+/// Makes the page of `at` valid for the access, or returns why that is impossible. May also return
+/// `Ok` after it has only waited for the gate: the caller looks the page up again in any case. If a
+/// device is mapped there, puts its call in `vmas`, and returns a fault of the kind
+/// [`FaultKind::Device`]. No section is open before or after the call.
 #[cold]
 pub(crate) fn handle(
     space: &SpaceInner,
@@ -256,7 +258,8 @@ impl<'space> FaultState<'space> {
         Ok(())
     }
 
-    /// Runs one step, inside a section with the gate open at the address.
+    /// Runs one step, inside a section with the gate open at the address. Returns [`Step::Gate`] if
+    /// the gate is closed there.
     pub(super) fn step_inside(&mut self, translator: &mut Translator, vmas: &mut VmaCache) -> Step {
         // The mapping may be the last to keep a file open, so it is dropped with no section open.
         // The drop then closes a direct-access file, even in a `try_` form. Closing cannot be
@@ -352,7 +355,8 @@ impl<'space> FaultState<'space> {
             old = pte::load(slot);
         }
         match (old.holds(), self.what.access.writes()) {
-            // The page is present. It lost its validity by aging, or was never loaded.
+            // The page is present, but not valid for this access: it has lost this validity, or
+            // never had it.
             (Holds::Own | Holds::Borrowed | Holds::Zero | Holds::File | Holds::Direct, false) => {
                 done_if(pte::replace(slot, old, old.with(self.validity())))
             }
@@ -394,8 +398,8 @@ impl<'space> FaultState<'space> {
         }
     }
 
-    /// Returns the validity that an access to a page of the mapped file sets. If the access writes,
-    /// notes that the page becomes writable.
+    /// Returns the validity that an access to a page of the mapped file sets. If the access writes
+    /// to the file's page, notes that the page becomes writable.
     pub(super) fn validity_of_file(&self, vma: &Vma) -> u64 {
         match self.kind(vma) {
             FileAccessKind::Read => self.validity(),
@@ -463,8 +467,9 @@ impl<'space> FaultState<'space> {
         }
     }
 
-    /// Installs a page of a file: the file's own frame, or a private copy for a store to a private
-    /// mapping.
+    /// Installs a page of a file: the file's own frame, the zero frame over a hole, or a private
+    /// copy for a store to a private mapping. Asks for a frame for the copy, and for the block or
+    /// hole, if they have not been acquired yet.
     pub(super) fn install_file(&mut self, vma: &Vma, leaf: FrameId, old: Pte) -> Step {
         let copy = self.copies(vma);
         if copy && self.page.is_none() {
@@ -515,7 +520,8 @@ impl<'space> FaultState<'space> {
         }
     }
 
-    /// Maps the file's own frame, under its block's lock.
+    /// Maps the file's own frame, under its block's lock. If that is new in the slot and the file
+    /// is only read, also maps the cached pages around it.
     fn map_block(&mut self, vma: &Vma, leaf: FrameId, old: Pte) -> Step {
         let slot = &self.nodes().words(leaf)[table::slot_index(self.at.0, 0)];
         let FilePage::Block(block, page, _) = &self.file else {

@@ -1,11 +1,12 @@
-//! Fault-around: a load also maps the holes, or the cached pages, of the 64 KiB around its page.
+//! Fault-around: a load or fetch also maps the holes, or the cached pages, of the 64 KiB around its
+//! page.
 //!
 //! Neighbours are the pages that the mapping has in the same leaf, where the gate is open and
 //! nothing is mapped yet. They are installed in the section of the fault, so a writer that closes
 //! the gate, or a revoker, finds them as it finds the page itself.
 //!
-//! - A hole is installed as the zero frame with VALID_R, because use of the zero frame is not
-//!   tracked.
+//! - A hole is installed as the zero frame with the validity that the access sets, because use of
+//!   the zero frame is not tracked.
 //! - A cached page is installed PRESENT, with no validity: VALID_R is the accessed bit, and the
 //!   page was not accessed. The first load makes it valid by a step that needs no block. If reclaim
 //!   comes before that load, it finds the page unused.
@@ -32,8 +33,9 @@ const AROUND: u64 = 16 * PAGE_SIZE as u64;
 const _: () = assert!(AROUND / PAGE_SIZE as u64 <= FaultAround::MOST as u64);
 
 impl FaultState<'_> {
-    /// Returns the pages of the file that a load of `page` may map with it: those in the window
-    /// around it that the mapping has in this leaf, where the gate is open.
+    /// Returns the pages of the file that an access to `page` may map with it: those in the window
+    /// around it that the mapping has in this leaf, where the gate is open. For a store, and if the
+    /// file is read in random order, that is `page` alone.
     pub(crate) fn pages_around(&self, vma: &Vma, page: u64) -> Range<u64> {
         if self.what.access.writes() || vma.reading == Reading::Random {
             return page..page + 1;

@@ -51,8 +51,8 @@ pub(crate) fn map(space: &SpaceInner, slot: &AtomicU64, old: Pte, valid: u64) ->
     mapped
 }
 
-/// Makes the page of `at` valid for loads if writing one word is enough. The caller is in a
-/// section.
+/// Makes the page of `at` valid for loads if writing one word is enough. Returns whether it has
+/// done so. The caller is in a section.
 #[inline(always)]
 pub(crate) fn load_by_short_way(
     space: &SpaceInner,
