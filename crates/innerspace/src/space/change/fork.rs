@@ -23,7 +23,8 @@ use crate::stats::Event;
 use crate::sync::domain::Post;
 use crate::sync::gate::EVERYWHERE;
 
-/// Creates a space with the same mappings, which shares all of the parent's table.
+/// Creates a fork or a snapshot, as `role` says: a space with the same mappings, which shares all
+/// of the parent's table except pinned pages. `group` pays for it. A fork starts without locks.
 pub(crate) fn copy(parent: &SpaceInner, group: &Group, role: Role) -> Result<Space, SpaceError> {
     let (event, what) = match role {
         Role::Live { .. } => (Event::Fork, "fork"),
@@ -59,8 +60,9 @@ pub(crate) fn copy(parent: &SpaceInner, group: &Group, role: Role) -> Result<Spa
     // The child has registered its files, and counts them itself.
     drop(files);
     writer.revision += 1;
-    // If the parent is a snapshot, its table gains children and loses none, and no thread stores to
-    // its pages. So no translation needs to be invalidated, and no page is pinned.
+    // If the parent is a snapshot, its root may gain child nodes but loses none, and no thread
+    // stores to its pages. So no translation needs to be invalidated, and none of its pages is
+    // pinned.
     let close = || writer.close(&pool.domain, &EVERYWHERE, || parent.post(Post::All));
     let closed = (!parent.is_frozen()).then(close);
     let shared = nodes.share_root(root);

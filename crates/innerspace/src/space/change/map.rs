@@ -30,12 +30,13 @@ const END: u64 = 1 << ADDRESS_BITS;
 const PAGE: u64 = PAGE_SIZE as u64;
 /// The largest offset at which a file can end.
 pub(crate) const LAST_OFFSET: u64 = i64::MAX as u64;
-/// The largest file offset that can be mapped.
+/// The largest file offset at which a mapping can begin: one of any length then ends by
+/// [`LAST_OFFSET`].
 const MAX_OFFSET: u64 = LAST_OFFSET - END;
 
 /// Describes a mapping of a file, a device or anonymous memory. By default, a file is mapped
-/// private and read-only, anonymous memory private and read-write, at an address that the space
-/// chooses.
+/// private and read-only, anonymous memory private and read-write, and a device shared and
+/// read-write, at an address that the space chooses.
 ///
 /// ```
 /// # use innerspace::{Map, Memory, VirtAddr, MIB, space::Protection};
@@ -102,14 +103,14 @@ impl Map {
     }
 
     /// Describes a mapping of all of a file, with the length that the file has when it is mapped;
-    /// see [`Map::range`].
+    /// for a part of it see [`Map::range`].
     pub fn file(file: &PagedFile) -> Map {
         let what = What::File(file.clone());
         Map::of(what, None, Protection::READ, Sharing::Private)
     }
 
     /// Describes a mapping of all of a direct-access file, with the length that the file has when
-    /// it is mapped; see [`Map::range`]. If it is a host file opened with
+    /// it is mapped; for a part of it see [`Map::range`]. If it is a host file opened with
     /// [`OnShrink::Error`](crate::dax::OnShrink::Error), every load and store is a call, atomic
     /// ones too. Atomic read-modify-writes, execution, and stores to a private mapping are then
     /// refused.
@@ -193,7 +194,8 @@ impl Map {
         self
     }
 
-    /// Makes a store copy its page first, so that only this space sees the store.
+    /// Makes a store copy its page first, so that only this space sees the store. No effect on a
+    /// device, whose mapping is always shared.
     pub fn private(mut self) -> Map {
         self.sharing = Sharing::Private;
         self
@@ -211,7 +213,7 @@ impl Map {
         self
     }
 
-    /// Maps at this address, a multiple of 4096, where nothing may be mapped yet.
+    /// Maps at this address, a multiple of 4096. The range there must be free.
     pub fn at(mut self, address: VirtAddr) -> Map {
         self.place = Place::Free(address);
         self
@@ -254,7 +256,8 @@ impl Map {
         }
     }
 
-    /// Returns the mapping, without its address, after all checks that need no address.
+    /// Returns the mapping as one at address 0, after the checks that need neither its address nor
+    /// the space's `Memory`.
     pub(crate) fn to_vma(&self, end: u64) -> Result<Vma, SpaceError> {
         let at = self.place_address();
         let wanted = self.len();
@@ -376,7 +379,7 @@ pub(super) fn check_lowest(what: &'static str, at: VirtAddr) -> Result<(), Space
     }
 }
 
-/// Chooses the range of a mapping of `len` bytes.
+/// Chooses the range of a mapping of `len` bytes, or checks the range that was asked for.
 pub(super) fn place(
     space: &SpaceInner,
     vmas: &VmaSet,

@@ -1,4 +1,4 @@
-//! Mapping, unmapping and changing protections: structural changes, made with the gate closed.
+//! Mapping, unmapping and changing protections: structural changes (`steps`).
 
 use std::ops::Range;
 
@@ -19,23 +19,23 @@ use crate::sync::{Arc, failpoint};
 use crate::{PageCount, VirtAddr};
 
 impl Space {
-    /// Maps a file, a device or anonymous memory, and returns its first address.
+    /// Maps a file, a device or anonymous memory, and returns the first address of the mapping.
     ///
     /// # Errors
     /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`],
     /// [`SpaceError::NoRoom`], [`SpaceError::Overlaps`] (with [`Map::at`]),
     /// [`SpaceError::NullPage`], [`SpaceError::Reentered`], [`SpaceError::Frozen`],
-    /// [`SpaceError::Forbidden`] (a shared writable mapping of a file opened read-only),
-    /// [`SpaceError::Limit`]: nothing is changed. With [`Map::populated`], also the errors of
-    /// [`Space::populate`]: then nothing stays mapped, and with [`Map::replacing`] the old mapping
-    /// is gone.
+    /// [`SpaceError::Forbidden`] (such as a shared writable mapping of a file opened read-only),
+    /// [`SpaceError::SharedAnonymous`], [`SpaceError::OtherMemorysFile`], [`SpaceError::Limit`]:
+    /// nothing is changed. With [`Map::populated`], also the errors of [`Space::populate`]: then
+    /// nothing stays mapped, and with [`Map::replacing`] the old mapping is gone.
     pub fn map(&self, map: Map) -> Result<VirtAddr, SpaceError> {
         self.0.check_live("map", map.place_address(), map.len())?;
         if map.population == Population::OnDemand {
             return Ok(VirtAddr(self.put(&map, Some(Edit::Detach))?.start));
         }
-        // If populating fails, the mapping is undone. That needs nodes if a fork comes in between
-        // and shares the tables at both ends.
+        // If populating fails, the mapping is undone. That needs nodes if a fork meanwhile shares
+        // the tables at both ends.
         let (group, nodes) = (self.group(), PageCount(2 * PATH_NODES as u64));
         let nodes = self.0.pool.charge(group.id(), nodes, AllocMode::Wait)?;
         let nodes = Arc::new(SetAside::new(group, nodes));
@@ -62,7 +62,7 @@ impl Space {
         self.put(map, None).map(drop)
     }
 
-    /// Adds a mapping, and applies `edit` to the pages that are there.
+    /// Adds a mapping, applies `edit` to the pages that are there, and returns the mapping's range.
     fn put(&self, map: &Map, edit: Option<Edit>) -> Result<Range<u64>, SpaceError> {
         let space = &self.0;
         let mut vma = map.to_vma(space.end())?;
@@ -140,12 +140,13 @@ impl Space {
     }
 
     /// Sets the protection of `len` bytes (rounded up to whole pages) at `at`. Once this call has
-    /// returned, no access does anything that is now forbidden.
+    /// returned, no access does anything that is now forbidden, except calls to devices that have
+    /// begun: see [`Space::wait_for_calls`].
     ///
     /// # Errors
     /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Forbidden`] if
-    /// the way the file was opened rules the protection out; otherwise the errors of
-    /// [`Space::unmap`]. Nothing is changed then.
+    /// what is mapped, or the way the file was opened, rules the protection out; otherwise the
+    /// errors of [`Space::unmap`]. Nothing is changed then.
     pub fn protect(
         &self,
         at: VirtAddr,
@@ -199,9 +200,10 @@ impl Space {
     /// to whole pages, and returns its address. The bytes move with the mapping; added pages have
     /// the content that a mapping of that length would have there.
     ///
-    /// A call that shrinks unmaps the end; the old range may then cover several mappings. A call
-    /// that keeps length and address changes nothing. In all other cases the old range must be in
-    /// one mapping.
+    /// A call that shrinks unmaps the end, which may cover several mappings or none. If such a call
+    /// keeps the address, only the first page of the old range must be mapped; otherwise the part
+    /// that moves must be in one mapping. A call that keeps length and address changes nothing. In
+    /// all other cases the old range must be in one mapping.
     ///
     /// ```
     /// # use innerspace::{MIB, Map, Memory, space::Remap};
@@ -216,10 +218,10 @@ impl Space {
     ///
     /// # Errors
     /// [`SpaceError::NotMapped`]; [`SpaceError::NoRoom`] if the mapping cannot grow where it is and
-    /// may not move; [`SpaceError::Overlaps`] if the new range overlaps the old;
-    /// [`SpaceError::DeviceEnds`] if a mapping of a device would become longer;
-    /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`],
-    /// [`SpaceError::Limit`]. Nothing is changed then.
+    /// may not move, or no free range is large enough; [`SpaceError::Overlaps`] if the new range
+    /// overlaps the old; [`SpaceError::DeviceEnds`] if a mapping of a device would become longer;
+    /// [`SpaceError::NullPage`], [`SpaceError::Empty`], [`SpaceError::Unaligned`],
+    /// [`SpaceError::OutOfRange`], [`SpaceError::Limit`]. Nothing is changed then.
     pub fn remap(
         &self,
         at: VirtAddr,

@@ -1,4 +1,5 @@
-//! Changes of a space. Where the structure changes, the gate is closed on the range.
+//! Changes of a space. A structural change closes the gate on its range if it changes words of
+//! mapped pages (`steps`).
 //!
 //! | file | what is in it |
 //! |---|---|

@@ -6,7 +6,8 @@
 //! - [`Space::discard`] (MADV_DONTNEED) drops pages, with what was stored to them.
 //! - [`Space::populate`] (MAP_POPULATE) brings in every page, as a load, or a store to a private
 //!   mapping, would.
-//! - [`Space::lock`], [`Space::unlock`] (mlock, munlock) populate a range, and keep reclaim away.
+//! - [`Space::lock`] (mlock) populates a range, and keeps reclaim away from it until
+//!   [`Space::unlock`] (munlock).
 //! - [`Space::sync`] (msync with MS_SYNC) writes the bytes that were stored to shared files.
 //! - [`Space::pin`] keeps pages at their address in the process; `pin` has the rest.
 //! - [`Space::take_dirty`] names the pages that were stored to; `take_dirty` has the rest.
@@ -40,11 +41,12 @@ use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Advice {
-    /// The range will be used soon: files read ahead.
+    /// The range will be used soon: cached files read ahead.
     WillNeed,
-    /// The range will not be used soon: reclaim takes its pages early.
+    /// The range will not be used soon: reclaim takes pages of cached files there early.
     Cold,
-    /// The order of reads is not known; read-ahead follows the faults. This is the default.
+    /// The order of reads is not known; the read-ahead of cached files follows the faults. This is
+    /// the default.
     #[default]
     Normal,
     /// Cached files will be read here in random order: a fault reads nothing ahead, and maps only
@@ -53,8 +55,8 @@ pub enum Advice {
     /// Cached files will be read here from start to end: from the first fault on, a full window is
     /// read ahead.
     Sequential,
-    /// The range will not be used for a long time: pages of files are written and evicted.
-    /// Anonymous pages stay, because there is no swap.
+    /// The range will not be used for a long time: files are written, and pages of cached files are
+    /// evicted. Anonymous pages stay, because there is no swap.
     PageOut,
 }
 
@@ -66,9 +68,9 @@ impl Space {
     ///
     /// # Errors
     /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Locked`] for
-    /// [`Advice::PageOut`] on locked pages; [`SpaceError::File`] if reading ahead or writing fails;
-    /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`],
-    /// [`SpaceError::Limit`].
+    /// [`Advice::PageOut`] on locked pages; [`SpaceError::File`] or [`SpaceError::Dax`] if reading
+    /// ahead or writing fails; [`SpaceError::Empty`], [`SpaceError::Unaligned`],
+    /// [`SpaceError::OutOfRange`], [`SpaceError::Limit`].
     pub fn advise(&self, at: VirtAddr, len: u64, advice: Advice) -> Result<(), SpaceError> {
         let (space, what) = (&self.0, "advise");
         let range = space.live_range(what, at, len)?;
@@ -126,7 +128,8 @@ impl Space {
     ///
     /// # Errors
     /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::File`];
-    /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`].
+    /// [`SpaceError::Dax`]; [`SpaceError::Empty`], [`SpaceError::Unaligned`],
+    /// [`SpaceError::OutOfRange`].
     pub fn sync(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         let (space, what) = (&self.0, "sync");
         let range = space.range(what, at, len)?;
@@ -139,8 +142,9 @@ impl Space {
     }
 
     /// Brings in and maps every page of `len` bytes (rounded up to whole pages) at `at`: for stores
-    /// if the mapping is private and writable, for loads otherwise. Parts that may not be read are
-    /// skipped.
+    /// if the mapping is private and writable, for loads otherwise. Parts that may not be read, and
+    /// devices, are skipped. A file with [`OnShrink::Error`](crate::dax::OnShrink::Error) counts as
+    /// a device.
     ///
     /// # Errors
     /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Access`] for the
@@ -162,8 +166,8 @@ impl Space {
     ///
     /// # Errors
     /// The errors of [`Space::populate`]. [`SpaceError::Limit`] is possible even if all pages are
-    /// present. If the group has no room for all the pages, [`SpaceError::Access`] with a limit
-    /// fault. After an error, nothing is locked that was not locked before.
+    /// present. If the group has no room for all the pages, the error is [`SpaceError::Access`]
+    /// with a limit fault. After an error, nothing is locked that was not locked before.
     pub fn lock(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         let before = set_residence(&self.0, "lock", at, len, Residence::Locked)?;
         ensure_pages(self, "lock", at, len).inspect_err(|_| {
@@ -221,8 +225,8 @@ impl Space {
     ///
     /// The call waits for an accessor no longer than for its current access, and takes time in
     /// proportion to the pages in the result. The first store to each page after a call costs a
-    /// short fault. The record of these pages costs a page of memory for 128 separate runs of them,
-    /// until they are taken.
+    /// short fault. The record of these pages costs a page of memory for every 128 separate runs of
+    /// them, until they are taken.
     ///
     /// ```
     /// use innerspace::{MIB, Map, Memory};
@@ -247,9 +251,9 @@ impl Space {
 }
 
 impl Accessor {
-    /// Reads ahead the parts of files that are mapped in the `len` bytes at `at`. The address and
-    /// length need no alignment. This is only a hint: pages that are not mapped, or for which there
-    /// is no memory, are skipped.
+    /// Reads ahead the parts of cached files that are mapped in the `len` bytes at `at`. The
+    /// address and length need no alignment. This is only a hint: pages that are not mapped, or for
+    /// which there is no memory, are skipped.
     ///
     /// # Errors
     /// [`SpaceError::File`] if reading fails.
@@ -265,8 +269,8 @@ impl Accessor {
     }
 }
 
-/// Makes pages of files count as unused until their next access, as aging does. Anonymous pages
-/// cannot be evicted, and keep their validity: a restore depends on it.
+/// Makes pages of cached files count as unused until their next access, as aging does. Anonymous
+/// pages cannot be evicted, and keep their validity: a restore depends on it.
 fn make_old(space: &SpaceInner, range: &Range<u64>) {
     let nodes = space.nodes();
     space.inside(|_| {
@@ -279,7 +283,7 @@ fn make_old(space: &SpaceInner, range: &Range<u64>) {
     });
 }
 
-/// Implements [`Space::populate`].
+/// Implements [`Space::populate`]; also brings in the pages for [`Space::lock`] and [`Space::pin`].
 fn ensure_pages(
     space: &Space,
     what: &'static str,
@@ -353,7 +357,8 @@ fn file_parts(vmas: &VmaSet, range: &Range<u64>, wanted: impl Fn(&Vma) -> bool) 
     parts.collect()
 }
 
-/// Calls `act` with each file and the bytes of its part that are before the file's end.
+/// Calls `act` with each file and the bytes of its part that are before the file's end, if there
+/// are any. Stops at the first error.
 fn for_each_file(
     parts: Vec<FilePart>,
     act: impl Fn(&MappedFile, Range<u64>) -> Result<(), SpaceError>,
@@ -387,7 +392,7 @@ fn sync(file: &MappedFile, bytes: Range<u64>) -> Result<(), SpaceError> {
     }
 }
 
-/// Writes these bytes of the file, and evicts their pages.
+/// Writes these bytes of the file, and evicts their pages if it is a cached file.
 fn page_out(file: &MappedFile, bytes: Range<u64>) -> Result<(), SpaceError> {
     sync(file, bytes.clone())?;
     if let MappedFile::Cached(file) = file {

@@ -81,8 +81,8 @@ impl Region {
     }
 
     /// Returns the region's length, and the length of its range up to the first part that was
-    /// unmapped, both in bytes of whole pages. The space's mappings decide both; the difference is
-    /// the reserve that is left.
+    /// unmapped or no longer maps anonymous memory, both in bytes of whole pages. The space's
+    /// mappings decide both; the difference is the reserve that is left.
     fn pages(&self) -> (u64, u64) {
         let range = self.start.0..self.start.0 + self.most;
         self.space.0.inside(|vmas| {
@@ -106,8 +106,8 @@ impl Region {
         self.len() == 0
     }
 
-    /// Moves the end of the region and returns it. Added bytes are zeros; pages that are cut off
-    /// are dropped.
+    /// Moves the end of the region and returns it. Added pages are zeros; pages that are cut off
+    /// are dropped. Where the end stays in the same page, the page keeps its bytes.
     ///
     /// # Errors
     /// [`SpaceError::NoRoom`] beyond the reserve; [`SpaceError::NotMapped`] where the reserve was

@@ -194,8 +194,8 @@ fn move_words(
     }
 }
 
-/// Moves the words, with the gate closed on both ranges. Returns `false`, with no word changed, if
-/// more nodes are needed.
+/// Empties `new`, moves there the anonymous pages of `old` that fit, and empties `old`. The gate is
+/// closed on both ranges. Returns `false`, with no word changed, if more nodes are needed.
 fn carry_over(
     space: &SpaceInner,
     old: &Range<u64>,

@@ -4,14 +4,14 @@
 //! There is one mapper for each pair of space and file. It looks up the space's mappings of the
 //! pages (`rmap`) and empties their words, or takes only their validity for stores or for all
 //! accesses. Words in shared subtrees are changed where they are, which is right for every sharer
-//! (I11). The caller waits for the grace period.
+//! (I11). The caller waits for a grace period before it frees, cleans or reuses anything.
 //!
 //! A caller that empties words of pages holds the lock of their block or entry, so that no such
-//! word is installed meanwhile. It leaves the words of other blocks alone (`steps`). Four callers
-//! hold no such lock. Aging takes only validity; so does the request that makes stores take the
-//! slow path again. The sweep of holes empties only words of zeros, and faults ask the store again
-//! afterwards. [`SpaceInner::sample_use`] is called by an access, not by the file, and ages one
-//! word.
+//! word is installed meanwhile. It leaves the words of other blocks alone (`steps`). Five callers
+//! hold no such lock. Aging takes only validity. So do a call that watches a page of code, and the
+//! request that makes stores take the slow path again. The sweep of holes empties only words of
+//! zeros, and faults ask the store again afterwards. [`SpaceInner::sample_use`] is called by an
+//! access, not by the file, and ages one word.
 
 use std::ops::Range;
 
@@ -29,8 +29,8 @@ use crate::sync::{Arc, Weak, failpoint};
 /// The number of pages that are handled in one section.
 const PAGES_A_SECTION: u64 = 512;
 
-/// The most pages that are passed over in one section because they have no leaf: 16 GiB, so that no
-/// more than 16 nodes above the leaves are looked at.
+/// The most pages that are passed over in one section because they have no leaf: 16 GiB, so that
+/// only about 16 nodes above the leaves are looked at.
 const PAGES_PASSED_OVER: u64 = 1 << 22;
 
 struct SpaceMapper {
@@ -203,8 +203,9 @@ impl SpaceInner {
             let _before = pte::take_valid_of_file(word, now, VALID_W);
             return;
         }
-        // In between, aging may change the word, a write fault may install a private copy, and a
-        // read fault may install the page that ends a hole.
+        // After the word was loaded, aging may change it, a write fault may install a private copy,
+        // and a read fault may install the page that ends a hole. So the word is replaced only if
+        // it is unchanged, and otherwise loaded again.
         while self.may_empty(vma, at, now, how) {
             if pte::replace(word, now, pte::Pte::EMPTY) {
                 self.code.changed(&(at..at + 1));

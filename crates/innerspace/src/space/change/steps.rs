@@ -13,14 +13,16 @@
 //!
 //! The steps that can fail or wait for memory thus come before any word is changed.
 //!
-//! Steps 2, 4 and 6 are left out if nothing was mapped in the range: then there is no word to
-//! change. A change that needs no edit of the words leaves out step 3 as well.
+//! If nothing was mapped in the range, steps 2, 6 and 7 are left out: all words there are empty,
+//! and step 4 can only detach empty leaves, whose release then waits for a grace period. A change
+//! that needs no edit of the words leaves out steps 2 to 4, 6 and 7.
 //!
-//! No step waits for a revoker whose section began after step 2. Such a revoker may use the old
-//! set, and meet words of the new one. So the set tells a revoker where to search, but not what it
-//! may take: of the words of cached files, the revoker empties only those that lead to the block
-//! that it has locked (`has_page_in`). `docs/protocols/structural-changes.md` has the reasons for
-//! the order, and says what faults next to the range find.
+//! If step 6 is left out, no step waits for a revoker whose section began after step 2. Such a
+//! revoker may use the old set, and meet words of the new one. So the set tells a revoker where to
+//! search, but not what it may take: of the words of cached files, the revoker empties only those
+//! that lead to the block that it has locked (`has_page_in`).
+//! `docs/protocols/structural-changes.md` has the reasons for the order, and says what faults next
+//! to the range find.
 //!
 //! A wait for memory with the writer lock held counts as a callback of the space (`exec::reentry`):
 //! reclaim calls stores, and a store that changed the same space would wait for the thread that
@@ -52,12 +54,14 @@ use crate::sync::{Arc, failpoint};
 
 /// How a change of the mappings pays for its nodes.
 pub(crate) enum Payment {
-    /// The group pays before anything is changed.
+    /// The group pays before anything is changed, unless the change adds no range: then it pays as
+    /// for `After`.
     Own,
-    /// If the group has room, it pays before anything is changed. Otherwise it pays once the change
-    /// has given back what it removes or replaces, and until then some nodes are not paid for. So a
-    /// change that adds nothing, or undoes another, does not fail for want of memory. Frames come
-    /// from what is set aside in the scope, if there is one.
+    /// If the group has room, it pays before anything is changed. Otherwise some nodes are not paid
+    /// for until the change has given back what it removes or replaces; then the group is charged
+    /// if it has room. So a change that adds nothing, or undoes another, does not fail because the
+    /// group cannot pay for nodes of mappings. Frames come from what is set aside in the scope, if
+    /// there is one.
     After { _scope: Option<StoreScope> },
 }
 
@@ -222,8 +226,9 @@ impl SpaceInner {
     }
 
     /// Takes write validity from the pages in these ranges, so that the next store to each faults.
-    /// Notes that the next restore must compare the bytes of pages without write validity. The
-    /// caller has the gate closed on the ranges, and waits for a grace period next.
+    /// If any page had it, notes that the next restore must compare the bytes of pages without
+    /// write validity, and makes accessors forget the leaves of these pages that they may have
+    /// coalesced. The caller has the gate closed on the ranges, and waits for a grace period next.
     pub(crate) fn end_writes(&self, ranges: impl IntoIterator<Item = Range<u64>>) {
         let nodes = self.nodes();
         let mut leaves: Vec<u64> = Vec::new();
@@ -271,9 +276,9 @@ impl SpaceInner {
         }
     }
 
-    /// Does steps 2 to 7, or only those that are needed if nothing is mapped in the range. Such a
-    /// range has no words yet, but its paths are made the space's own: words that faults install
-    /// there later would be wrong for sharers of the table, which map nothing there.
+    /// Does steps 2 to 7, or only those that are needed if nothing is mapped in the range. The
+    /// words of such a range are empty, but its paths are made the space's own: words that faults
+    /// install there later would be wrong for sharers of the table, which map nothing there.
     fn edit(
         &self,
         writer: &Writer<'_, Structure>,
@@ -321,8 +326,9 @@ impl SpaceInner {
         Ok(underway.done())
     }
 
-    /// Makes each leaf of these addresses that no longer borrows anything forget its shadow. The
-    /// caller has the gate closed, and releases the shadows after a grace period.
+    /// Makes each leaf of these addresses that no longer borrows anything forget its shadow, and
+    /// adds the shadows to `detached`. The caller has the gate closed, and releases the shadows
+    /// after a grace period.
     pub(crate) fn part_in_vain(
         &self,
         places: impl IntoIterator<Item = u64>,

@@ -1,18 +1,21 @@
-//! Dropping anonymous pages with the gate open: `Space::discard` of less than a leaf.
+//! Dropping anonymous pages with the gate open: `Space::discard` of a range that contains no whole
+//! leaf.
 //!
 //! The structure does not change: the mappings stay, and the leaf stays in its place and exclusive
 //! to the space. So no gate is closed, and accessors have nothing to forget. A leaf that an
 //! accessor may have coalesced is left to `change`, because a fault during this call may install
 //! another page there while the old one is still read.
 //!
-//! 1. The writer's mutex is taken, because a fork could make the leaf shared. Then `paths` is
-//!    taken, because a fault that copies a leaf releases the old one: without `paths`, the leaf
-//!    that this call found could meanwhile become exclusive to another space, or be freed.
+//! 1. The writer's mutex is taken, because a fork could make the leaf shared. Then a section is
+//!    opened, and `paths` is taken, because a fault that copies a leaf releases the old one:
+//!    without `paths`, the leaf that this call found could meanwhile become exclusive to another
+//!    space, or be freed.
 //! 2. The leaf takes over the pages that it alone borrows: otherwise the shadow, which has no
-//!    parent, would keep a page that is dropped here. Then, in a section, each word is swapped for
-//!    an empty one. Faults meanwhile replace words by compare-exchange: of the threads that want a
-//!    word's page, one gets it.
-//! 3. Both locks are released before the wait, so that other threads can take them.
+//!    parent, would keep a page that is dropped here. Then each word is swapped for an empty one.
+//!    Faults meanwhile replace words by compare-exchange: of the threads that want a word's page,
+//!    one gets it.
+//! 3. The section is closed and both locks are released before the wait, so that other threads can
+//!    take them.
 //! 4. A grace period passes, if there is anything to release. After it, every thread that had found
 //!    a page by its word is done with the page (I6).
 //! 5. The pages are released, and so is a shadow from which the leaf no longer borrows anything.
@@ -37,7 +40,7 @@ use crate::sync::failpoint;
 use crate::sync::gate::Writer;
 
 /// Drops the pages of a mapped range, if they can be dropped with the gate open. Otherwise gives
-/// the writer back, with nothing changed.
+/// the writer back, with no page dropped.
 pub(super) fn zap<'gate>(
     space: &SpaceInner,
     mut writer: Writer<'gate, Structure>,
@@ -63,9 +66,9 @@ pub(super) fn zap<'gate>(
     Ok(())
 }
 
-/// Empties the words of the range, and returns the pages to be released. Returns `None`, and
-/// changes nothing, if a leaf of the range is shared, or an accessor may have one coalesced.
-/// The caller holds the gate's writer lock.
+/// Empties the words of the range, and returns the pages and shadows to be released. Returns
+/// `None`, and changes nothing, if a leaf of the range is shared, or an accessor may have one
+/// coalesced. The caller holds the gate's writer lock.
 fn take_words(space: &SpaceInner, range: &Range<u64>) -> Option<Detached> {
     let nodes = space.nodes();
     let section = space.pool.domain.reader();
