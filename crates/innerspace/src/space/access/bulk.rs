@@ -129,8 +129,8 @@ impl Core {
     }
 
     /// Copies `len` bytes from `from` to `to` inside the space. The bytes go through a buffer of
-    /// one page, so that the copy makes progress even if one of the two pages is removed in
-    /// between.
+    /// one page, so that the copy makes progress even if one of the two pages is removed while the
+    /// other is brought in.
     pub(crate) fn copy<S: Sectioned>(
         &mut self,
         to: VirtAddr,

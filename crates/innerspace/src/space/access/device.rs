@@ -63,8 +63,8 @@ impl Core {
     }
 
     /// Loads or stores bytes of one page by calls to the device that is mapped there. Each call is
-    /// for 1, 2, 4 or 8 bytes, aligned to that size. The bytes beyond the device's end come last,
-    /// in one call, which fails.
+    /// for 1, 2, 4 or 8 bytes, aligned to that size. The bytes beyond the device's end come last:
+    /// they fail together, without a call to the device.
     pub(crate) fn run_of_calls<S: Sectioned>(
         &mut self,
         at: VirtAddr,

@@ -1,5 +1,5 @@
-//! Many reads in one call: pages that are not in memory are all requested before the call waits for
-//! the first of them.
+//! Many reads in one call: the pages that are not in memory are requested in batches, and the call
+//! does not wait for any page of a batch before it has requested all of them.
 
 use super::accessor::Accessor;
 use super::forms::forms;
@@ -56,7 +56,8 @@ impl Core {
         Ok(())
     }
 
-    /// Requests the pages of files in these ranges that are not in memory. This is only a hint.
+    /// Requests the pages of files in these ranges that are not in memory, if there are at least
+    /// two. This is only a hint, and does nothing in a callback of the space.
     fn ask_together(&mut self, ranges: impl Iterator<Item = (VirtAddr, usize)>) {
         let mut missing = Vec::new();
         for (at, len) in ranges {
@@ -80,7 +81,8 @@ impl Core {
         }
     }
 
-    /// Returns the cached files that are mapped readable at these addresses, each with its pages.
+    /// Returns the cached files that are mapped readable at these addresses, each with the pages
+    /// that are mapped there.
     fn files_of(&self, addresses: &[u64]) -> Vec<(Arc<FileInner>, Vec<u64>)> {
         let mut files: Vec<(Arc<FileInner>, Vec<u64>)> = Vec::new();
         self.space.inside(|vmas| {

@@ -50,8 +50,8 @@ use crate::space::tlb::translator::{LEAVES, Tags, Translator};
 ///   misses and makes a call, which is a safepoint. A loop without accesses must itself check
 ///   whether `[current]` differs from `tags`, and call
 ///   [`Session::safepoint`](crate::space::Session::safepoint) if so.
-/// - The first store to a watched page ([`Accessor::watch_code`]) is a call, because the page is
-///   not valid for stores.
+/// - The first store to a page after it is watched ([`Accessor::watch_code`]) is a call, because
+///   the page is not valid for stores.
 ///
 /// The values of the constants may change in the next version of the library: use the names.
 ///
@@ -109,8 +109,8 @@ impl TranslationLayout {
     pub const READ_TAGS: usize = offset_of!(Tags, read);
     /// The offset in bytes, from the start of the tags, of the tags for stores.
     pub const WRITE_TAGS: usize = offset_of!(Tags, write);
-    /// A bit in an element of `words`. If it is set, the element is an address of the pages' bytes,
-    /// which are contiguous, and not of their words.
+    /// A bit in an element of `words`. If it is set, the other bits are an address not of the
+    /// pages' words, but of their bytes, which are contiguous.
     pub const COALESCED: usize = place::COALESCED;
     /// A bit of a leaf's word: the page may be loaded from.
     pub const VALID_READ: u64 = pte::VALID_R;

@@ -1,4 +1,4 @@
-//! Accesses, and the handles to them.
+//! Accesses, and the handles through which programs make them.
 //!
 //! - `what`, `forms`: what one access needs; its two forms, one that waits and one that does not
 //! - `single`: one access in one page

@@ -3,12 +3,12 @@
 //! An access opens a section, looks its page up in the remembered leaf, does its loads or stores
 //! and closes the section. The section costs two plain stores, and no atomic read-modify-write;
 //! nothing shared is written. If the fast path does not find the page, or the access is at the
-//! page's beginning, [`Core::look_up`] continues. At a page's beginning it prefetches the next page
-//! and checks whether the leaf can be coalesced. For a missing page it first tries the short ways,
-//! which install a new page or the zero frame, or make a present page valid for loads, in one step
-//! in the section itself (`fault::anonymous`, `fault::zero`). Then it reads the mail and looks the
-//! leaf up in the table. If that does not find the page either, it leaves the section and handles
-//! the fault.
+//! page's beginning, [`Core::look_up`] continues. For a hit at a page's beginning, it may prefetch
+//! the next page, and sometimes checks whether the leaf can be coalesced. For a missing page it
+//! first tries the short ways, which install a new page or the zero frame, or make a present page
+//! valid for loads, in one step in the section itself (`fault::anonymous`, `fault::zero`). Then it
+//! reads the mail and looks the leaf up in the table. If that does not find the page either, it
+//! leaves the section and handles the fault.
 
 use std::hint::cold_path;
 use std::marker::PhantomData;
@@ -54,7 +54,7 @@ const _: () = assert!(Translator::SIZE as u64 <= CORE_PAGES.bytes());
 /// How an access opens and closes its section, and whether it may wait, outside the section, for a
 /// page that it misses. An implementation defines only the methods that it needs.
 pub(crate) trait Sectioned {
-    /// Whether the access may wait. Read only on a miss.
+    /// Whether the access may wait. A hit does not depend on it.
     const WAIT: Wait;
     /// Called before an access.
     #[inline(always)]
@@ -213,8 +213,8 @@ impl Core {
         self.missed::<S, T>(at, what, act)
     }
 
-    /// Calls `act` as [`Core::access`] does, with the bytes of a value at `at`. Fails if the value
-    /// lies in two pages or belongs to a device; [`Core::value_elsewhere`] completes such an
+    /// Calls `act` as [`Core::access`] does, with the bytes of a value at `at`. Also fails if the
+    /// value lies in two pages or belongs to a device; [`Core::value_elsewhere`] completes such an
     /// access.
     #[inline(always)]
     pub(crate) fn access_value<S: Sectioned, T, R>(
@@ -264,8 +264,8 @@ impl Core {
         }
     }
 
-    /// Coalesces the leaf of `at` if its pages are contiguous and no thread is changing the
-    /// structure. The caller is in a section.
+    /// Coalesces the leaf of `at` if it is exclusive to the space, its pages are contiguous, and no
+    /// other thread has the writer lock. The caller is in a section.
     #[cold]
     #[inline(never)]
     fn coalesce(&mut self, at: u64) {
@@ -362,7 +362,7 @@ impl Core {
     }
 
     /// Reads the mail, and returns whether the gate is open at `at`. If it is, looks up the leaf of
-    /// `at` in the table. The caller is in a section.
+    /// `at` in the table, and remembers it. The caller is in a section.
     ///
     /// A caller whose mail was read must check the gate before its next hit, here or in the fault.
     /// A writer that replaces no leaf (`translator::GATE_MAIL`) relies on this.
