@@ -150,8 +150,8 @@ impl Word {
     /// Decodes a word.
     ///
     /// # Panics
-    /// Panics if it is not a word of a direct-access file: an ordinary page in such an index is a
-    /// broken invariant.
+    /// Panics if this is no word of a direct-access file, but that of an ordinary page, for
+    /// example: that breaks an invariant.
     #[inline]
     pub(super) fn decode(word: u64) -> Word {
         let locked = word & LOCKED != 0;

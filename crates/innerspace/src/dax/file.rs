@@ -77,8 +77,8 @@ struct Handle {
     _ending: Ending,
 }
 
-/// A guard that does the memory's remaining work when it is dropped, if the program has already
-/// dropped the memory.
+/// A guard that, when it is dropped, waits for a grace period and frees retired pages, if the
+/// program has already dropped the memory.
 #[derive(Debug)]
 struct Ending(Arc<Cache>);
 

@@ -206,8 +206,8 @@ impl DaxCore {
         })
     }
 
-    /// Makes the host consider the pages of a locked block changed. Pages that another process has
-    /// cut off stay gone.
+    /// Makes the host consider the pages of a locked block changed. Skips pages that another
+    /// process has cut off.
     fn touch(&self, locked: &Locked<'_>) -> io::Result<()> {
         let Content::Block(block) = locked.content() else {
             return Ok(());
