@@ -16,7 +16,7 @@ pub(super) const MOST: usize = 4096;
 /// The number of restores for which a record keeps the pages that were given back.
 pub(super) const GIVEN_BACK: usize = 4;
 /// The number of recorded pages for which a page of memory is charged: each takes a place in
-/// [`Record::pages`], and one in each list of [`Record::given_back`] if that restore gives it back.
+/// [`Record::pages`], and one in each list of [`Record::given_back`] whose restore gave it back.
 const A_PAGE: usize = PAGE_SIZE / (size_of::<Changed>() + GIVEN_BACK * size_of::<u64>());
 
 /// A number that no snapshot has.
@@ -54,8 +54,8 @@ pub(super) struct Record {
     /// included.
     pub(super) revision: u64,
     pub(super) pages: Vec<Changed>,
-    /// The addresses of the pages that the last restores gave back, in order; the last restore's
-    /// come first.
+    /// For each of the last restores in place, the latest first: the addresses of the pages that it
+    /// gave back, in ascending order.
     pub(super) given_back: [Vec<u64>; GIVEN_BACK],
     /// The charge for all these lists.
     heap: Option<HeapBytes>,

@@ -53,7 +53,7 @@ impl DeviceStates {
     }
 
     /// Restores the devices, which are mapped in `space`. If one panics, the others are still
-    /// restored. The caller holds no lock.
+    /// restored, and then the panic continues. The caller holds no lock.
     pub(crate) fn bring_back(&self, space: &SpaceInner) {
         let mut panics = Panics::default();
         for (device, state) in &self.states {

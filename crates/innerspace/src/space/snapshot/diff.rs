@@ -34,7 +34,8 @@ pub(super) fn differences(
     Ok(merged(found))
 }
 
-/// Returns the ranges that only one set maps, or that both map differently.
+/// Returns the ranges that only one set maps, and those for which the two sets differ in what is
+/// mapped or in its sharing.
 fn mapped_otherwise(a: &VmaSet, b: &VmaSet) -> Vec<Range<u64>> {
     if a.is_clone_of(b) {
         return Vec::new();

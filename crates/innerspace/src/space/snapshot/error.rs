@@ -17,7 +17,7 @@ pub enum SnapshotFileError {
     /// The file could not be read or written.
     #[error("a snapshot could not be read or written at byte {}: {}", Grouped(*offset), WithCauses(source))]
     Io {
-        /// The number of bytes read or written before the error.
+        /// The position at which the failed read or write began.
         offset: u64,
         /// The error of the reader or writer.
         r#source: io::Error,
@@ -38,7 +38,7 @@ pub enum SnapshotFileError {
     Damaged {
         /// A description of the damage.
         what: &'static str,
-        /// The position at which the record begins.
+        /// The position at which the damaged record, or the missing part, begins.
         offset: u64,
     },
     /// The snapshot maps a file that the caller has not provided.
@@ -56,7 +56,7 @@ pub enum SnapshotFileError {
         /// The address at which the device is mapped.
         at: VirtAddr,
     },
-    /// A direct-access file is mapped: a load can open only cached files by name.
+    /// A direct-access file is mapped: loading a snapshot can open only cached files by name.
     #[error(
         "a snapshot that maps the direct access file {name} at {at} cannot be saved; unmap it first"
     )]

@@ -124,7 +124,8 @@ impl Snapshot {
     }
 }
 
-/// Writes the private pages of a mapping that are not zeros. Returns their number.
+/// Writes the private pages of a mapping, except pages of anonymous memory that are all zeros.
+/// Returns the number of pages written.
 fn save_pages(
     space: &SpaceInner,
     vma: &Vma,

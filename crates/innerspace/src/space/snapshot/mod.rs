@@ -12,12 +12,14 @@
 //! | `error` | the errors of saving and loading |
 //!
 //! A snapshot is a fork that allows no stores and no changes of its mappings. It shares every table
-//! and page with its space and costs as much as a fork. When its space changes a page later, the
-//! snapshot keeps the old page. Files are not part of it: a page of a file that was not copied by a
-//! private store is read from the file, with its content at that time.
+//! and page with its space, except pinned pages and the tables that lead to them, and costs as much
+//! as a fork. When its space changes a page later, the snapshot keeps the old page. Files are not
+//! part of it: a page of a file that was not copied by a private store is read from the file, with
+//! its content at that time.
 //!
 //! Locking: as for any space. A restore is a structural change, with the gate closed. `changes` has
-//! its own mutex, which is taken inside sections; no other lock is taken under it.
+//! its own mutex, which is taken inside sections. Under it, the group is charged without waiting;
+//! no other lock is taken.
 
 pub(crate) mod changes;
 pub(crate) mod devices;

@@ -108,8 +108,8 @@ fn restore_by_dropping(
     Ok(())
 }
 
-/// Copies the recorded pages back. Returns false if a restore in place is not right: then no page
-/// is changed, and the record is dropped.
+/// Makes the recorded pages the same as in the image: copies them back, or gives them back. Returns
+/// false if a restore in place is not right: then no page is changed, and the record is dropped.
 fn restore_in_place(
     space: &SpaceInner,
     image: &SpaceInner,
@@ -199,8 +199,9 @@ impl Walk<'_> {
         }
     }
 
-    /// Makes the page the same as in the image. Returns whether the space still has a page of its
-    /// own there. The caller has checked that nothing but its leaf keeps the page.
+    /// Makes the page the same as in the image: copies it back, gives it back, or leaves it if it
+    /// was not stored to. Returns whether the space still has a page of its own there. The caller
+    /// has checked that nothing but its leaf keeps the page.
     #[inline]
     fn bring_back(&mut self, known: &mut Changed) -> bool {
         let word = word(self.nodes, known);

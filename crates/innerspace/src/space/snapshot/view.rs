@@ -20,9 +20,9 @@ const ARC_BYTES: usize = 16;
 ///
 /// A view compares and hashes as its bytes do, like a [`View`](crate::View).
 ///
-/// A view inside one private page is the page itself. A view across pages, or of pages of files, is
-/// a copy. The snapshot's group is charged for either. A clone has the same bytes and costs one
-/// more reference.
+/// A view inside one private page is the page itself. Any other view is a copy: across pages, of a
+/// page of a file, or of memory that was never stored to. The snapshot's group is charged for
+/// either. A clone has the same bytes and costs one more reference.
 #[derive(Clone)]
 pub struct PageView(Arc<Bytes>);
 
@@ -74,7 +74,7 @@ impl Snapshot {
     ///
     /// # Errors
     /// The [`Fault`] of the first byte that cannot be read;
-    /// [`FaultKind::Limit`](crate::space::FaultKind::Limit) if the group has no room for a copy.
+    /// [`FaultKind::Limit`](crate::space::FaultKind::Limit) if the group has no room for the view.
     pub fn view(&self, at: VirtAddr, len: u64) -> Result<PageView, Fault> {
         let space = &*self.0.0;
         let full = |error| space.limit_fault(at, AccessKind::Load, error);
