@@ -255,7 +255,8 @@ impl<'pool> Nodes<'pool> {
         Ok(node)
     }
 
-    /// Links an empty node. Sharers of the parent may race to do so; one wins.
+    /// Links an empty node, and returns the node that is linked then. Sharers of the parent may
+    /// race to do so; one wins.
     fn link_new(self, word: &AtomicU64, spares: &mut Spares<'_>) -> Result<FrameId, NeedNodes> {
         let mut frame = spares.take()?;
         frame.zero();
@@ -301,8 +302,9 @@ impl<'pool> Nodes<'pool> {
         }
     }
 
-    /// Drops a parent's ref on a subtree. If it was the last, frees the subtree. No accessor that
-    /// came through this parent may still be in the subtree.
+    /// Drops a parent's ref on a subtree. If it was the last, frees all of the subtree that nothing
+    /// else leads to or borrows from. No accessor that came through this parent may still be in the
+    /// subtree.
     pub(crate) fn put(self, node: FrameId, level: u32) {
         if self.is_zero_leaf(node) {
             return; // its parents are not counted
@@ -370,7 +372,8 @@ impl<'pool> Nodes<'pool> {
         }
     }
 
-    /// Copies the root's words into a new root and takes one more ref on each child. The gate is
+    /// Copies the root's words into a new root and takes one more ref on each child. If a child has
+    /// too many parents to count, fails, and the new root keeps the children before it. The gate is
     /// closed, or the space is frozen.
     pub(crate) fn share_root(self, to: FrameId) -> Result<(), TooManyForks> {
         let to = self.words(to);

@@ -58,7 +58,7 @@
 //!
 //! If a page is borrowed, or has another owner or a view, a fault serves a store to it: the fault
 //! loads the word, copies the bytes, and replaces the word if it is unchanged. A store to the old
-//! page in between would be lost unless the word changes. While the page is shared, there is no
+//! page after the load would be lost unless the word changes. While the page is shared, there is no
 //! store to it. Once the others have released it, a fault may make it writable in place: that sets
 //! VALID_W, which the word of a page being copied does not have, or turns a borrowed page into one
 //! that the leaf owns. So the copy is right as long as no word of anonymous memory *returns* to an

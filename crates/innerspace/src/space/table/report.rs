@@ -18,7 +18,8 @@ pub struct PageStats {
     pub resident: PageCount,
     /// Pages of files in the page cache.
     pub file: PageCount,
-    /// Anonymous pages that belong to this space alone.
+    /// Anonymous pages that belong to this space: usually to it alone. After many forks in a row,
+    /// or near pinned pages, a fork may have the same page as its own.
     pub own: PageCount,
     /// Anonymous pages shared with forks, or once shared with a fork that no longer exists, and not
     /// stored to since.

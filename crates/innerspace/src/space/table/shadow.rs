@@ -60,7 +60,8 @@ impl Nodes<'_> {
     }
 
     /// Subtracts one from the number of a shadow's borrowers, for a leaf that has forgotten the
-    /// shadow. No thread may still be using a page that the leaf borrowed.
+    /// shadow. Frees the shadow if it has no parent and no other borrower. No thread may still be
+    /// using a page that the leaf borrowed.
     pub(crate) fn put_shadow(self, shadow: FrameId) {
         let hold = &self.pool.frames.meta(shadow).hold;
         // If two borrowers end at the same time, each may find the other still counted, and neither
