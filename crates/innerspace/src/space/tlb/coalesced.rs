@@ -58,8 +58,8 @@ impl Leaves {
 }
 
 impl Translator {
-    /// Notes an access that took the out-of-line path. Returns whether the words of the leaf of
-    /// `at` should be read now.
+    /// Counts an access that took the out-of-line path, if the leaf of `at` is remembered for
+    /// stores and not coalesced yet. Returns whether the words of the leaf should be read now.
     pub(crate) fn is_coalescing_due(&mut self, at: u64) -> bool {
         let leaf = at >> LEAF_SHIFT;
         let slot = leaf as usize % LEAVES;

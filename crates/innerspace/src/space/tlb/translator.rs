@@ -270,8 +270,8 @@ impl Translator {
     /// The number of bytes that a translator takes, its participant and a full mailbox included.
     pub(crate) const SIZE: usize = size_of::<Leaves>() + 1024;
 
-    /// Returns the bytes at `at` if `size` of them are in one page that is valid for `need`. The
-    /// caller is in a section.
+    /// Returns the bytes at `at` if `size` of them are in one page that is valid for `need`, its
+    /// leaf is remembered, and there is no mail. The caller is in a section.
     #[inline(always)]
     pub(crate) fn hit(&self, at: u64, size: usize, need: Need) -> Option<Page> {
         let offset = at as usize % PAGE_SIZE;
@@ -333,7 +333,7 @@ impl Translator {
     }
 
     /// Does the same as `hit`. If the previous call that hit was for the page before this one, also
-    /// prefetches the next page.
+    /// prefetches the first [`AHEAD`] bytes of the next page, if that is a hit too.
     pub(crate) fn hit_and_fetch_ahead(&mut self, at: u64, size: usize, need: Need) -> Option<Page> {
         let page = self.hit(at, size, need)?;
         let number = at >> PAGE_SHIFT;
@@ -383,7 +383,8 @@ impl Translator {
         }
     }
 
-    /// Remembers the leaf of `at`, in the section in which it was found.
+    /// Remembers the leaf of `at`, in the section in which it was found: for stores too if
+    /// `use_for` is [`Need::Write`], and otherwise not for stores.
     pub(crate) fn fill(&mut self, at: u64, words: &[AtomicU64; SLOTS], use_for: Need) {
         debug_assert!(self.sections.is_open());
         let leaf = at >> LEAF_SHIFT;
