@@ -97,8 +97,8 @@ pub(crate) struct Vma {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) protection: Protection,
-    /// The greatest protection that `protect` may set; for a file, the access that it was opened
-    /// for.
+    /// The greatest protection that `protect` may set. It excludes stores, for example, for a
+    /// shared mapping of a file that was opened read-only.
     pub(crate) ceiling: Protection,
     pub(crate) sharing: Sharing,
     pub(crate) residence: Residence,

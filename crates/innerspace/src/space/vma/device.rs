@@ -90,8 +90,8 @@ struct Shared {
 
 enum Target {
     Device(Box<dyn Device>),
-    /// A direct-access file, guarded against truncation. Not a handle: dropping a handle closes its
-    /// file, and a mapping may be dropped anywhere.
+    /// A direct-access file, guarded against truncation. Not a handle: dropping a handle may wait
+    /// for a grace period, and a mapping may be dropped anywhere.
     File(DaxRef),
 }
 

@@ -46,9 +46,9 @@ impl std::fmt::Debug for VmaSet {
 /// The ranges that a change removed from a set and added to it.
 #[derive(Debug, Default)]
 pub(crate) struct Changed {
-    /// Ranges that no longer exist, or have other bounds now.
+    /// The ranges, as they were, that no longer exist or have changed.
     pub(crate) removed: Vec<Vma>,
-    /// Ranges that are new, or had other bounds before.
+    /// The ranges, as they are now, that are new or have changed.
     pub(crate) added: Vec<Vma>,
 }
 
@@ -128,7 +128,7 @@ impl VmaSet {
         self.find(at).filter(|vma| vma.contains(at))
     }
 
-    /// Returns the range nearest to `at`, above or below.
+    /// Returns the range that contains `at`, or else the nearest one, above or below.
     pub(crate) fn nearest(&self, at: u64) -> Option<&Vma> {
         match (self.tree.before(at), self.find(at)) {
             (Some(below), Some(above)) => {
@@ -208,8 +208,8 @@ impl VmaSet {
         self.change(range, keep, None)
     }
 
-    /// Splits ranges at the ends of `range`, applies `change` to each part inside, adds `put`, and
-    /// merges.
+    /// Splits ranges at the ends of `range`, applies `change` to each part inside (`None` removes
+    /// the part), adds `put`, and merges.
     fn change(
         &mut self,
         range: &Range<u64>,
