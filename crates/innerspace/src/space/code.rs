@@ -66,8 +66,8 @@ impl CodePage {
     /// its mapping was not changed. Costs one load.
     ///
     /// [`Accessor::watch_code`](crate::Accessor::watch_code) says which stores count. The answer
-    /// may be false although nothing was stored, if a store began at the same time, or if pages of
-    /// the file were taken away. Once false, the answer stays false.
+    /// may be false although nothing was stored, for example if a store began at the same time, or
+    /// if pages of the file were taken away. Once false, the answer stays false.
     #[inline]
     pub fn is_current(&self) -> bool {
         self.generation.load(Ordering::Acquire) == self.seen
@@ -81,7 +81,8 @@ impl CodePage {
 }
 
 impl Code {
-    /// Notes that a fault is about to make the page at `at` writable. The fault is in its section.
+    /// Notes that the page at `at` is about to become writable, or to be restored; see
+    /// `SpaceInner::written`.
     #[inline(always)]
     pub(crate) fn written(&self, at: u64) {
         if self.is_watching() {
@@ -126,7 +127,8 @@ impl Code {
         }
     }
 
-    /// Watches the page at this address, which `group` pays for, and returns its generation.
+    /// Watches the page at this address, charges `group` for that, and returns the page's
+    /// generation. If the page is watched already, only returns its generation.
     ///
     /// # Errors
     /// The group has no room.

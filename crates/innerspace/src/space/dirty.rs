@@ -81,7 +81,7 @@ impl DirtyLog {
         self.log.lock().take(group, range)
     }
 
-    /// Charges for one more range, if that needs no waiting, and gives back what is charged for
+    /// Charges for one more range, without waiting, or fails; and gives back what is charged for
     /// ranges that no longer exist. The caller holds the gate's writer lock.
     pub(crate) fn make_room(&self, group: &Group) -> Result<(), LimitError> {
         let mut log = self.log.lock();

@@ -142,11 +142,13 @@ fn ensure_ready<S: Sectioned>(
 
 /// A future that waits for pages of a space; see [`Space::ready`].
 ///
-/// Any executor can poll it. If it is dropped before its turn, it does nothing.
+/// Any executor can poll it. If it is dropped before the turn of its blocking call, that call is
+/// not made.
 ///
 /// # Panics
-/// Panics as a [`Task`] does: if the store of a file that is mapped there panics, or if polled
-/// again after it has returned its result.
+/// Panics if the store of a file that is mapped there panics. Once the first poll has found that a
+/// page would block, it also panics, as a [`Task`] does, if polled again after it has returned its
+/// result.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct SpaceReady {

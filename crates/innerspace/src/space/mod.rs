@@ -1,8 +1,8 @@
 //! Spaces: address spaces in software, with faults, protections, copy-on-write fork and errors in
 //! place of signals.
 //!
-//! Rooms, from the bottom up. A file imports only from rooms below its own, and no files import
-//! each other in a circle.
+//! Rooms, roughly from the bottom up: the space itself, in `core`, contains state whose types are
+//! in rooms above. No files import each other in a circle.
 //!
 //! - `core`: addresses, errors and options; the space itself ([`Space`]), and the state under its
 //!   gate's writer lock
@@ -42,7 +42,8 @@
 //!
 //! `access::forms` makes the `try_` forms. An access that hits runs the same code in either form. A
 //! miss takes the same steps (`fault`); where a step would have to sleep, a `try_` form fails. Both
-//! kinds of future make the blocking call, as a task of the cache (`cache::task`).
+//! kinds of future make the blocking call, as a task of the cache (`cache::task`); [`Space::ready`]
+//! first tries without waiting.
 //!
 //! Neighbours: `cache` provides locked blocks and calls `cache::Mappers` to revoke; `reclaim`
 //! provides frames. A space itself does no I/O and starts no thread.

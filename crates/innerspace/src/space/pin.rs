@@ -24,7 +24,7 @@
 //! leaf and of the nodes on the path. In the copied leaf, pinned pages are copied, and the others
 //! shared by a reference to each. The cost is in proportion to the pages in leaves with pinned
 //! pages. The hold word of a page counts its pins. The nodes that lead to pinned pages are marked,
-//! and unmarked if the next fork finds no pinned page below them.
+//! and unmarked if the next fork or restore finds no pinned page below them.
 //!
 //! Locking: pinning holds the gate's writer lock, but leaves the gate open. Before that, a store
 //! fault has installed the page. If another writer has removed the page since, the fault is
@@ -146,7 +146,7 @@ pub(super) fn pin(
                 }
                 return Ok(Pinned { pins, at, _heap });
             }
-            // A fork or a restore came in between.
+            // Another change, such as a fork, came after the stores and before this lock was taken.
             Err(NotPinned::NotStoredTo) => {}
             Err(NotPinned::TooMany(page)) => {
                 let page = VirtAddr(page);
@@ -162,7 +162,8 @@ pub(super) fn pin(
 pub(super) fn pin_pages(space: &SpaceInner, range: &Range<u64>) -> Result<Pins, NotPinned> {
     let nodes = space.nodes();
     space.inside(|_| {
-        // Without this lock, the leaf could by now be exclusive to a fork, as in `zap`.
+        // Without this lock, a fault could replace the leaf meanwhile, and leave it to a fork
+        // alone.
         let _paths = space.paths.lock();
         nodes.pin_range(&space.pool, range.start, range.end)
     })
@@ -271,9 +272,10 @@ impl fmt::Debug for Pinned {
 }
 
 impl<'pool> PinnedCopies<'pool> {
-    /// Sets aside the frames that a fork of `space` needs, charged to `group`. The caller holds the
-    /// gate's writer lock until the fork is done, so no page is pinned meanwhile. If pages are
-    /// unpinned meanwhile, fewer frames are needed.
+    /// Sets aside the frames that a fork of `space` needs for pinned pages, charged to `group`.
+    /// Fails if one of the pages is pinned with [`AtFork::Refuse`]. The caller holds the gate's
+    /// writer lock until the fork is done, so no page is pinned meanwhile. If pages are unpinned
+    /// meanwhile, fewer frames are needed.
     pub(super) fn set_aside(
         space: &'pool SpaceInner,
         writer: &mut Writer<'_, Structure>,

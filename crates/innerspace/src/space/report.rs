@@ -32,7 +32,7 @@ pub struct MappingInfo {
     pub kind: MappingKind,
     /// The name of the mapped file, if there is one.
     pub file: Option<String>,
-    /// The offset in the file or device that is mapped at `start`.
+    /// The offset in bytes in the file or device that is mapped at `start`; 0 for anonymous memory.
     pub offset: u64,
     /// Whether the pages are locked in memory, so that reclaim does not take them; see
     /// [`Space::lock`].
