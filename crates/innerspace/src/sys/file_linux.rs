@@ -226,8 +226,8 @@ pub(crate) fn next_data(file: &File, offset: u64) -> io::Result<Option<u64>> {
     seek(file, offset, libc::SEEK_DATA)
 }
 
-/// Returns the first offset at or after `offset` in a hole, or `None` past the file's end. The end
-/// itself counts as a hole.
+/// Returns the first offset at or after `offset` in a hole, where the file's end counts as a hole.
+/// Returns `None` if `offset` is at the end or past it.
 pub(crate) fn next_hole(file: &File, offset: u64) -> io::Result<Option<u64>> {
     seek(file, offset, libc::SEEK_HOLE)
 }

@@ -110,12 +110,14 @@ pub(crate) fn punch(_: &File, _: u64, _: u64) -> io::Result<()> {
     unsupported()
 }
 
-/// Returns `offset` if it is inside the file, because all of a file counts as data here.
+/// Returns `offset` if it is inside the file, because all of a file counts as data here, and `None`
+/// otherwise.
 pub(crate) fn next_data(file: &File, offset: u64) -> io::Result<Option<u64>> {
     Ok((offset < file.metadata()?.len()).then_some(offset))
 }
 
-/// Returns the file's end, because no other holes are known here.
+/// Returns the file's end, because no other holes are known here, or `None` if `offset` is at the
+/// end or past it.
 pub(crate) fn next_hole(file: &File, offset: u64) -> io::Result<Option<u64>> {
     let len = file.metadata()?.len();
     Ok((offset < len).then_some(len))
