@@ -15,8 +15,8 @@ use crate::units::PageCount;
 pub(crate) struct SetAside {
     group: Group,
     most: PageCount,
-    /// The pages that are not lent. Pages are added with Release and taken with Acquire, so they
-    /// were charged before another thread lends them.
+    /// The pages that are not lent. Pages are added with Release and taken with Acquire, so a page
+    /// is charged before another thread can lend it.
     left: AtomicU64,
 }
 

@@ -59,8 +59,8 @@ impl Charge<'_> {
         self.source == Source::Stock
     }
 
-    /// Ends the guard. The pages stay charged until the caller gives them back by
-    /// [`GroupTree::uncharge`].
+    /// Ends the guard, and returns the group. The pages stay charged until the caller gives them
+    /// back by [`GroupTree::uncharge`].
     pub(crate) fn commit(self) -> GroupId {
         let group = self.group;
         std::mem::forget(self);
@@ -128,9 +128,9 @@ impl GroupTree {
         self.stocks.first_batch() as usize
     }
 
-    /// Charges pages that the thread's stock lacks: takes a batch, or the pages alone, if necessary
-    /// after draining the stocks of other threads. Returns the nearest group that is over its
-    /// `high` now.
+    /// Charges pages that the thread's stock lacks, as far as `reach` allows: takes a batch, or the
+    /// pages alone, if necessary after draining the stocks of other threads. Returns the nearest
+    /// group that is over its `high` now, or the group that refused as the error.
     #[cold]
     #[inline(never)]
     fn charge_slow(
@@ -164,7 +164,7 @@ impl GroupTree {
     }
 
     /// Moves pages of a committed charge from the group `from` to the group `to`. Groups that are
-    /// above both count the pages throughout: no other request gets them in between, and none of
+    /// above both count the pages throughout: no other request gets them meanwhile, and none of
     /// these groups can refuse them.
     ///
     /// # Errors

@@ -77,7 +77,7 @@ fn checked_take(
 
 impl GroupTree {
     /// Charges every level, or charges none and returns the group that refused as the error. On
-    /// success returns the nearest group that is over its `high` now.
+    /// success returns the nearest group that is over its `high` now, and counts the event for it.
     pub(super) fn charge_levels(
         &self,
         number: usize,
@@ -93,9 +93,9 @@ impl GroupTree {
     }
 
     /// Adds `pages` to `usage` at every level from `group` up to `end`, which is not included (up
-    /// to the root if `end` is `None`). Notes new peaks, in which the `stocked` pages do not count.
-    /// If a level refuses, undoes the additions and returns the group that refused as the error. On
-    /// success returns the nearest group that is over its `high` now.
+    /// to the root if `end` is `None`), and to `own` of `group`. Notes new peaks, in which the
+    /// `stocked` pages do not count. If a level refuses, undoes the additions and returns the group
+    /// that refused as the error. On success returns the nearest group that is over its `high` now.
     pub(super) fn add_levels(
         &self,
         group: GroupId,
@@ -148,8 +148,9 @@ impl GroupTree {
     }
 
     /// Takes `pages` off every level from `group` up to `end`, which is not included (up to the
-    /// root if `end` is `None`). Before, all of the usage except `stocked` pages may have been in
-    /// use. This peak is noted here, because charges from a stock note none.
+    /// root if `end` is `None`), and off `own` of `group`. Until now, all of the usage except
+    /// `stocked` pages may have been in use. This peak is noted here, because charges from a stock
+    /// note none. Frees the numbers of deleted groups that have no pages left.
     ///
     /// # Panics
     /// If the group is charged for fewer pages. No counter has changed then (M14).

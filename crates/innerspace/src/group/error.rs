@@ -35,13 +35,14 @@ pub struct Holders {
     pub failing: PageCount,
     /// Other cached pages that must be written before they can be evicted, or are being written.
     pub dirty: PageCount,
-    /// Cached pages that are locked, pinned or otherwise in use.
+    /// Other cached pages that are locked, pinned or otherwise in use.
     pub pinned: PageCount,
-    /// Cached pages that are mapped and were just used.
+    /// Other cached pages that are mapped: just used, kept in memory by a locked mapping, or not
+    /// reached by reclaim.
     pub mapped: PageCount,
     /// Page-table nodes and index nodes.
     pub tables: PageCount,
-    /// Everything else: anonymous memory, accessors, pages being set up.
+    /// Everything else: anonymous memory, accessors, memory on the heap, pages being set up.
     pub anonymous: PageCount,
     /// Whether the group was too large to count in full, so that the figures are lower bounds.
     pub partial: bool,
@@ -86,7 +87,8 @@ pub struct LimitDetails {
     pub group: String,
     /// The number of the group that refused, for the layers above.
     pub(crate) id: GroupId,
-    /// The limit of the group that refused, at that time.
+    /// The limit of the group that refused, at that time. If the group has no limit of its own, its
+    /// usage.
     pub max: PageCount,
     /// Pages charged to the group that refused and to the groups below it.
     pub usage: PageCount,
@@ -95,7 +97,8 @@ pub struct LimitDetails {
     /// The reason for the refusal.
     pub reason: LimitReason,
     /// The pages that cannot be evicted, by what holds them. All zero with
-    /// [`LimitReason::WouldBlock`] and [`LimitReason::OverHigh`], where nothing is counted.
+    /// [`LimitReason::WouldBlock`], [`LimitReason::OverHigh`] and [`LimitReason::OtherProcess`],
+    /// where nothing is counted.
     pub holders: Holders,
 }
 
@@ -291,8 +294,8 @@ pub enum GroupError {
         /// The number of accessors that the minimum allows for.
         accessors: u32,
     },
-    /// The group pays for an open file, and a block of the file does not fit in the limit: every
-    /// read would fail.
+    /// A block of a file does not fit in the limit of a group that pays for the file, or is above
+    /// one that pays: every read would fail. The file is open already, or was to be opened.
     #[error(
         "group {group}: limit {} has no room for a block of {}; it has to be {} at least",
         Exact(*max), ByteSize(*block), ByteSize(*minimum)
@@ -351,7 +354,7 @@ pub enum GroupError {
         group: String,
     },
     /// The limit was lowered and stays lowered, but usage could not be brought under it. Or the
-    /// group has no memory left for a new group below it, or for a watch.
+    /// group has no memory left for a new group below it.
     #[error(transparent)]
     Limit(#[from] LimitError),
 }

@@ -11,7 +11,7 @@ use crate::units::{ByteSize, Grouped, PageCount};
 pub struct GroupEvents {
     /// Requests that brought the group's usage above its `high`, or found it there.
     pub high: u64,
-    /// Requests that reached the group's `max` and evicted pages to proceed.
+    /// Requests that reached the group's `max` and then tried to evict pages.
     pub max: u64,
     /// Requests that failed because the group was full and nothing more could be evicted.
     pub oom: u64,

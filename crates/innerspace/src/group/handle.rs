@@ -97,7 +97,8 @@ impl Group {
     /// Charges the group for this many bytes on the heap.
     ///
     /// # Errors
-    /// The group, or one above it, is full. Nothing was charged then.
+    /// The group, or one above it, is full, or too far above its `high` for
+    /// [`MayReclaim::Background`]. Or this is a child of fork(2). Nothing was charged then.
     pub(crate) fn charge_heap(
         &self,
         bytes: usize,
@@ -189,7 +190,8 @@ impl Group {
 
     /// Changes the limit to `max` bytes (rounded down to whole pages), and then evicts the pages
     /// that are over it. With `None`, only the groups above limit it, as after
-    /// [`Group::create_child_unlimited`]. (The root keeps the limit of its memory then.)
+    /// [`Group::create_child_unlimited`]. (The root is then limited by the frames of its memory
+    /// alone.)
     ///
     /// # Errors
     /// [`GroupError::TooSmall`], [`GroupError::TooSmallForBlocks`]: nothing changed.
@@ -301,8 +303,10 @@ impl Group {
     }
 
     /// Calls `callback` after events were counted, until the returned handle is dropped. The
-    /// callback runs on the service thread, or in [`Memory::tick`](crate::Memory::tick), about once
-    /// a second and when memory is short. One call may report several events.
+    /// service thread, or [`Memory::tick`](crate::Memory::tick), looks for events about once a
+    /// second and when memory is short. A thread of the memory then makes the call. In a memory
+    /// without threads, the thread that called `tick` makes it, or another thread that calls the
+    /// memory. One call may report several events.
     ///
     /// # Errors
     /// The group, which pays for the subscription, is full, or one above it is.

@@ -96,7 +96,8 @@ impl std::fmt::Debug for HeapBytes {
 }
 
 impl GroupTree {
-    /// Adds bytes to the ledger of a group. The caller keeps the group alive.
+    /// Charges a group for the pages that `bytes` more in its ledger need, and adds them to the
+    /// ledger. The caller keeps the group alive.
     pub(super) fn add_heap(
         &self,
         id: GroupId,

@@ -23,7 +23,8 @@ pub(super) const NO_LIMIT: u64 = u64::MAX;
 #[repr(C, align(128))]
 struct Apart;
 
-/// One group's counters. All are atomic; `parent` is constant while the node is not free.
+/// One group's counters and limits, which are atomic, and two records under mutexes. `parent` is
+/// constant while the node is not free.
 ///
 /// The fields that charges write are on other cache lines than those that charges only read. So a
 /// charge knows the path to the root before the first contended line has arrived.

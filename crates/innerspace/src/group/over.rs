@@ -1,5 +1,5 @@
-//! Groups over their limit. Either a group's limit was lowered and could not be met, or it includes
-//! room that is kept for lent pages (`aside`).
+//! Groups over their limit. A group is over its limit if the limit was lowered and the usage could
+//! not be brought under it, or if room is kept for lent pages (`aside`), which lowers the limit.
 //!
 //! Pages given back to such a group, or to one below it, are taken off the levels and not put in
 //! the thread's stock: from there they would be charged again without checking the levels. The tree

@@ -123,7 +123,7 @@ impl GroupTree {
         self.stats_locked(&self.shape.lock(), id)
     }
 
-    /// Returns the counters of every group, parents before children.
+    /// Returns the counters of every group that is not deleted, parents before children.
     pub(crate) fn all_stats(&self) -> Vec<GroupStats> {
         let ids = self.subtree(GroupId::ROOT);
         let shape = self.shape.lock();

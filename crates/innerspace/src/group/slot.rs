@@ -7,8 +7,8 @@
 //! | 32..48 | most | the pages that the slot may hold: the size of its last batch |
 //! | 48..64 | count | pages in stock |
 //!
-//! To *settle* a slot is to note the peak of usage. The lower of low and count tells how high usage
-//! was since then.
+//! To *settle* a slot is to note the peak of usage. The lower of low and count tells how high the
+//! usage has been since the slot was last settled.
 
 use super::GroupId;
 

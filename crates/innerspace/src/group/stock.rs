@@ -12,7 +12,7 @@
 //!
 //! - A charge of n pages takes n off the count.
 //! - An uncharge of n pages lowers low to the count, if that is lower, and then adds n to the
-//!   count. If the slot would then hold more than `most`, it keeps half of `most`.
+//!   count. If the slot would then hold more than it may, it keeps half of what it may hold.
 //! - A refill adds a batch less n to the count, which becomes at most the batch. The batch was
 //!   first added to every level.
 //! - A drain, before a refusal or by a deletion, sets count and most to 0, so that the next batch
@@ -148,15 +148,16 @@ impl Stocks {
     }
 
     /// Charges from the stock of the thread with this number. Returns false if it has too few pages
-    /// of this group.
+    /// of this group, or while slots are being drained.
     #[inline(always)]
     pub(super) fn charge(&self, number: usize, group: GroupId, pages: u64) -> bool {
         let change = self.change(number, group, |word| word.minus(group, pages));
         change.is_some()
     }
 
-    /// Puts pages that were charged to `group` in stock. If they do not fit, the slot is halved,
-    /// and the remaining pages are taken off the levels. Returns false if nothing was done.
+    /// Puts pages that were charged to `group` in stock. If they do not fit, makes room as
+    /// `overflow` does, and takes the remaining pages off the levels. Returns false if nothing was
+    /// done.
     #[inline]
     pub(super) fn uncharge(
         &self,
@@ -184,7 +185,7 @@ impl Stocks {
     /// Makes room in a full slot. The slot keeps half of what it may hold, so that the next
     /// uncharges find room and the next charges find pages; the rest is taken off the levels. If
     /// `pages` alone is more than the slot may hold, the slot stays full, since more pages will be
-    /// wanted.
+    /// wanted. Returns false if nothing was done.
     #[cold]
     fn overflow(&self, levels: &impl Levels, number: usize, group: GroupId, pages: u64) -> bool {
         if self.batches.first == 0 || self.stripes.drains().any() {
@@ -296,7 +297,8 @@ impl Stocks {
 
     /// Settles the slot: notes the highest usage since the previous call. Called before the usage
     /// of the group's levels changes. Returns the number of pages in the slot, which stay there
-    /// until this thread uses the slot again; 0 for a shared slot.
+    /// until this thread uses the slot again. Returns 0 if the slot is shared or has another group,
+    /// and while slots are being drained.
     pub(super) fn settle(&self, levels: &impl Levels, number: usize, group: GroupId) -> u64 {
         let change = self.change(number, group, |word| {
             (word.group() == group).then(|| word.settled())
@@ -394,8 +396,8 @@ impl Stocks {
         })
     }
 
-    /// Empties the slots below the group that refused and tries again, until `attempt` succeeds or
-    /// no stock is left below the group that refused last.
+    /// Empties the slots below the group that refused and tries again, until `attempt` succeeds, or
+    /// no stock is left below the group that refused last and no thread has moved pages meanwhile.
     pub(super) fn drain_until<T>(
         &self,
         levels: &impl Levels,

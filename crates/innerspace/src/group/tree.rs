@@ -150,7 +150,8 @@ impl GroupTree {
         tree
     }
 
-    /// Sets the reclaimer, which frees pages when a limit is lowered below the usage.
+    /// Sets the reclaimer, which frees pages for heap charges, and when a limit is lowered below
+    /// the usage.
     pub(crate) fn set_reclaimer(&self, reclaimer: Weak<dyn Reclaimer>) {
         *self.reclaimer.lock() = Some(reclaimer);
     }
@@ -182,8 +183,8 @@ impl GroupTree {
         });
     }
 
-    /// Creates a group below `parent`. On success `parent` is charged for `heap` bytes until the
-    /// number of the new group is free again.
+    /// Creates a group below `parent`. The caller has charged `parent` for `heap` bytes. On success
+    /// they stay charged until the number of the new group is free again.
     pub(super) fn create_paid(
         &self,
         parent: GroupId,
@@ -318,8 +319,8 @@ impl GroupTree {
         true
     }
 
-    /// Frees the number of a deleted group if its last page and heap byte are gone, and the numbers
-    /// of the deleted groups above it that only this group kept.
+    /// Frees the number of a deleted group if its last page and heap byte are gone and no group is
+    /// below it, and the numbers of the deleted groups above it that only this group kept.
     pub(super) fn release(&self, id: GroupId) {
         let mut freed = Vec::new();
         self.release_drained(&mut self.shape.lock(), id, &mut freed);
@@ -499,7 +500,7 @@ impl GroupTree {
         })
     }
 
-    /// Returns how much of the time the group's requests were stalled.
+    /// Returns how much of the time requests of the group and of those below it were stalled.
     pub(crate) fn pressure(&self, group: GroupId) -> Pressure {
         let stalls = self.node(group).stalls.lock();
         let pressure = stalls.as_ref().map(|stalls| stalls.pressure(self.time()));

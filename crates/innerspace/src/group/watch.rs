@@ -1,9 +1,10 @@
 //! Notification of a group's events.
 //!
 //! Charging and reclaim only count events and set a flag. The service thread (or `tick`) looks at
-//! the flag and calls the watchers of groups that have changed, with no lock held. Each callback
-//! runs in the lane of its group, so that a callback that hangs delays only those of the same
-//! group. At most one call to a callback is under way at a time.
+//! the flag, updates the watchers of groups that have changed, and defers their callbacks, with no
+//! lock held. In a memory with threads, the calls are deferred to the lane of the group, so that a
+//! callback that hangs delays only those of the same group. At most one call to a callback is under
+//! way at a time.
 //!
 //! A watcher is charged to its group, which keeps the group's number from being given to another.
 //! The list's lock is an innermost lock: under it, no user code runs and no callback is dropped (a
@@ -41,7 +42,7 @@ struct Watcher {
     /// The charge for this watcher, which also keeps the group's number in use while the callback
     /// runs.
     _heap: Box<dyn Send + Sync>,
-    /// Whether a call to the callback is due, or under way.
+    /// Whether a call to the callback is due, or under way. Without a callback, this means nothing.
     is_called: AtomicBool,
     /// Whether the subscription has ended, so that a call that is due is not made.
     is_over: AtomicBool,
@@ -173,8 +174,9 @@ impl Watchers {
 }
 
 impl Watcher {
-    /// Calls the callback until it has been called with the events as last reported. The caller
-    /// holds no lock. A panic in the callback is resumed at the end.
+    /// Calls the callback until it has been called with the events as last reported, or the
+    /// subscription has ended. The caller holds no lock. A panic in the callback is resumed at the
+    /// end.
     fn call(&self) {
         let Some(callback) = &self.callback else {
             return;
