@@ -29,7 +29,7 @@ use crate::{Space, VirtAddr};
 ///
 /// - bytes must be read from a store, or memory must be evicted first;
 /// - a block is locked, being written, or, for a store, viewed;
-/// - a store is to a hole;
+/// - a store through a shared mapping is to a hole;
 /// - the mappings are being changed;
 /// - a direct-access file must ask its device, or must prepare for a store.
 ///

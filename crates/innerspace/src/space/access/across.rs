@@ -43,8 +43,9 @@ impl Core {
         }
     }
 
-    /// Writes bytes that lie in two pages, wholly or not at all. `part` says what to look up in
-    /// each page, and what a fault reports.
+    /// Writes bytes that lie in two pages, wholly or not at all, unless a device refuses its part
+    /// after the other part was written. `part` says what to look up in each page, and what a fault
+    /// reports.
     pub(crate) fn write_across<S: Sectioned>(
         &mut self,
         at: VirtAddr,

@@ -2,10 +2,10 @@
 //!
 //! An access is written once, generic over a [`Sectioned`](super::single::Sectioned) that says how
 //! it opens its section and whether it may wait. [`forms!`] gives the access its two public names:
-//! `load`, for example, and `try_load`, which fails with
-//! [`FaultKind::WouldBlock`](crate::space::FaultKind::WouldBlock). A hit runs the same code in
-//! both. On a miss both take the same steps (`fault`), and `try_load` ends where a step would have
-//! to sleep.
+//! `load`, for example, which may wait, and `try_load`, which fails with
+//! [`FaultKind::WouldBlock`](crate::space::FaultKind::WouldBlock) instead. A hit runs the same code
+//! in both. On a miss both take the same steps (`fault`), and `try_load` ends where a step would
+//! have to sleep.
 
 use crate::cache::Wait;
 

@@ -52,7 +52,8 @@ impl What {
         }
     }
 
-    /// Returns whether this access uses the bytes itself.
+    /// Returns whether this access uses bytes of the page. If not, it only makes the page valid for
+    /// later accesses.
     pub(crate) fn uses_page(self) -> bool {
         self.size > 0
     }
