@@ -17,7 +17,7 @@ pub(super) fn take(space: &SpaceInner, range: &Range<u64>) -> Vec<Range<VirtAddr
     if space.dirty.make_room(&space.group).is_err() {
         let _inside = Inside::callback(space.id);
         let (group, page) = (space.group_id(), PageCount(1));
-        // If that fails, the next call names more pages than were stored to.
+        // If the charge fails, the next call names more pages than were stored to.
         drop(space.pool.charge(group, page, AllocMode::Wait));
     }
     let closed = writer.close(&space.pool.domain, range, || ());

@@ -23,8 +23,7 @@
 //! A concurrent store either comes before the call, and is lost, or comes after it, and stays. A
 //! fault that copies a page has read the page's word in the section in which it copies. So the page
 //! is not reused until that section has ended, and the word does not return to its old value
-//! (`pte`). If a fault takes a page over from a shadow during step 2, the page belongs to the leaf
-//! before the swap, or stays with the shadow.
+//! (`pte`). A fault takes pages over from a shadow with `paths` held, so never during step 2.
 
 use std::ops::Range;
 
