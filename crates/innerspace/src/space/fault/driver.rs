@@ -116,7 +116,8 @@ pub(super) struct FaultState<'space> {
     pub(super) fault_around: FaultAround,
     /// The invalidation that this accessor must apply, because the last step replaced a node.
     pub(super) forget: Option<Post>,
-    // Replaced nodes, to be released when no accessor can be using them.
+    // Replaced nodes, and shadows that are no longer borrowed from, to be released when no accessor
+    // can be using them.
     pub(super) replaced: Detached,
 }
 
