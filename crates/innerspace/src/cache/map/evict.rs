@@ -27,8 +27,9 @@ use crate::units::{FrameId, PageCount};
 /// Which of the named blocks are evicted, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Evicting {
-    /// All blocks that are clean and synced, that nothing views or holds, and that no mapper keeps
-    /// in memory. Eviction revokes their translations and waits for a grace period.
+    /// All blocks that are clean and that the store can no longer lose, unless they are viewed,
+    /// otherwise held, or kept in memory by a mapper. Eviction revokes their translations and waits
+    /// for a grace period.
     All,
     /// As [`Evicting::All`], except mapped blocks that a session may hold for a long time: the
     /// caller may belong to another group, and should not wait for these sessions.
