@@ -50,9 +50,9 @@ impl Handle {
         self.read_part_slowly(offset, into, wait, wanted)
     }
 
-    /// Copies bytes of one block, if the block is cached. Returns whether they were copied. Values
-    /// are kept in registers here: loading one back from memory would wait for the locked
-    /// instructions before it, and so would the copy.
+    /// Copies bytes of one block, if the block is cached and up to date. Returns whether they were
+    /// copied. Values are kept in registers here: loading one back from memory would wait for the
+    /// locked instructions before it, and so would the copy.
     #[inline]
     fn read_hit(&self, offset: u64, into: &mut [u8]) -> bool {
         let core = &*self.core;

@@ -13,6 +13,8 @@
 //!       `- a hole: make it there, of zeros; view -----------------------> Row
 //! ```
 //!
+//! A call that may not wait copies at most 2 MiB; for a longer view, it returns "would block".
+//!
 //! **Placement.** Blocks that are read together get consecutive frames where the allocator has
 //! them. So the first line of the diagram serves blocks that were read in order, and a small view
 //! across a block's end costs as much as two views. Otherwise the blocks move once, and stay: they
