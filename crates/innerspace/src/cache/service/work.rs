@@ -104,8 +104,9 @@ impl Cache {
         }
     }
 
-    /// Does everything that is due at a tick of the clock, in the calling thread (P31). A panic
-    /// does not keep the rest of the work from being done.
+    /// Does everything that is due at a tick of the clock (P31), in the calling thread except for
+    /// work that is left to threads of the memory. A panic does not keep the rest of the work from
+    /// being done.
     pub(crate) fn tick(&self) {
         if self.is_foreign() {
             return;
