@@ -1,11 +1,11 @@
-//! Removes parts of a file: truncation, punching, discarding, invalidating, all with the file
-//! locked exclusively.
+//! Removes parts of a file (truncation, punching, discarding, invalidating) or makes it longer,
+//! always with the file locked exclusively.
 //!
-//! The steps come in this order (I9): fills and writes are excluded (`alone`); new writebacks past
-//! the new end are prevented ([`cut_from`]), and those under way end; the store is changed; the
-//! size is changed; blocks are removed from the index under their locks; translations are revoked;
-//! one grace period passes for a batch of blocks; the frames are freed. When the call returns, no
-//! read, no view taken later, and no access through a mapping sees the removed bytes.
+//! The steps of a cut come in this order (I9): fills and writes are excluded (`alone`); new
+//! writebacks past the new end are prevented ([`cut_from`]), and those under way end; the store is
+//! changed; the size is changed; blocks are removed from the index under their locks; translations
+//! are revoked; one grace period passes for a batch of blocks; the frames are freed. When the call
+//! returns, no read, no view taken later, and no access through a mapping sees the removed bytes.
 //! `docs/protocols/cuts.md` has the argument.
 
 use std::cmp::Ordering::{Equal, Greater, Less};
