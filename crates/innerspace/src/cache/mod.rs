@@ -69,8 +69,8 @@
 //! `Owner`), `frame`, `group`. Above: `space` maps files and implements [`Mappers`]; the facade
 //! opens files, once per store, and runs [`Cache::step`].
 //!
-//! **Not here.** No thread, no registry of open files, no page tables. A write that failed is not
-//! retried here: its block stays dirty.
+//! **Not here.** No thread, no table that keeps a store from being opened twice, no page tables. A
+//! write that failed is not retried here: its block stays dirty.
 
 mod core;
 mod dirty;

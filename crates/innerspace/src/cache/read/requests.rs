@@ -135,7 +135,8 @@ impl Fill {
         self.queue();
     }
 
-    /// Queues the request for a thread that makes calls to the store.
+    /// Queues the request for a thread that makes calls to the store. If the file was closed, gives
+    /// the request up instead.
     fn queue(self: Box<Self>) {
         let (core, request) = (self.core.clone(), self.request.clone());
         if let Some(given_up) = core.requests.queue(&request, self) {
@@ -423,8 +424,8 @@ impl FileCore {
         self.requests.wait_landed(blocks, |fill| fill.run());
     }
 
-    /// Gives up the requests that the store has not begun, and removes the blocks of the others
-    /// from the index. Called when the file is being closed.
+    /// Gives up the requests that are queued, which no store has now, and removes the blocks of the
+    /// others from the index. Called when the file is being closed.
     pub(crate) fn detach_requests(&self) {
         // A thread that put a block into the index before the file was closed holds `invalidate`
         // shared until its request is in the table.

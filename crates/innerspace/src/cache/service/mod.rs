@@ -247,7 +247,7 @@ impl Cache {
 
     /// Waits for the calls that were left to threads of the memory. Gives up if, for
     /// [`DEFERRED_WAIT`], no such call ends and no store of a file that is being closed accepts any
-    /// bytes.
+    /// bytes. In a job, does not wait for them.
     pub(crate) fn wait_deferred(&self) {
         // This waits for threads that briefly keep a space alive: they may defer its end.
         drop(self.visits.write());
