@@ -182,11 +182,13 @@ modifies! {
     /// Subtracts `operand` in one atomic step, wrapping on overflow, and returns the previous
     /// value.
     fetch_sub, try_fetch_sub: Subtract;
-    /// Clears the bits that `operand` lacks in one atomic step, and returns the previous value.
+    /// Clears the bits that are clear in `operand`, in one atomic step, and returns the previous
+    /// value.
     fetch_and, try_fetch_and: And;
-    /// Sets the bits that `operand` has in one atomic step, and returns the previous value.
+    /// Sets the bits that are set in `operand`, in one atomic step, and returns the previous value.
     fetch_or, try_fetch_or: Or;
-    /// Flips the bits that `operand` has in one atomic step, and returns the previous value.
+    /// Flips the bits that are set in `operand`, in one atomic step, and returns the previous
+    /// value.
     fetch_xor, try_fetch_xor: Xor;
     /// Replaces the value by `operand` if that is smaller, in one atomic step, and returns the
     /// previous value.

@@ -87,8 +87,8 @@ impl Core {
         Ok(())
     }
 
-    /// Returns the fault of a read-modify-write that failed with `fault`: devices do not support
-    /// one. Returns a fault of any other kind as it is.
+    /// Returns the fault of a read-modify-write for which `fault` found a device: devices do not
+    /// support such an access. Returns a fault of any other kind as it is.
     #[cold]
     pub(crate) fn device_exchange(&mut self, fault: Fault) -> Fault {
         match self.device_of(fault) {
