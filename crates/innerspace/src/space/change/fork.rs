@@ -4,8 +4,8 @@
 //! stores: the flush is posted before the grace period that closes the gate, and each accessor
 //! reads it before its next access. From then on the next store to each leaf, on either side,
 //! faults, finds its path shared and copies it (`table`). A fork itself copies only the root, so
-//! its time does not depend on how much is mapped. The exception is pinned pages (`pin`), which are
-//! copied before the gate opens.
+//! its time does not depend on how many pages are mapped. The exception is pinned pages (`pin`),
+//! which are copied before the gate opens.
 
 use super::revoke::mapper;
 use crate::VirtAddr;
