@@ -68,8 +68,8 @@ impl SpaceOptions {
     }
 }
 
-/// Returns an error if `group` belongs to another memory: it would be charged for memory that is
-/// not its own. `what` names the operation in the error.
+/// Returns an error if `group` belongs to another memory: the group would be charged for memory
+/// that is not its own. `what` names the operation in the error.
 pub(crate) fn check_group(
     what: &'static str,
     group: &Group,
