@@ -29,7 +29,7 @@ const HOLES_PER_FRAME: u32 = if cfg!(any(shuttle, miri)) { 1 } else { 3 };
 /// The number of frames whose metadata shares a page.
 const METAS_PER_PAGE: usize = PAGE_SIZE / size_of::<Meta>();
 
-/// The default reserve, in frames.
+/// The default reserve, in frames. Small arenas have less.
 pub(crate) const DEFAULT_RESERVE: u32 = 64;
 
 /// Options for an arena.

@@ -39,8 +39,8 @@
 //! stock has up to 128 pages of a group, and more while no limit is near. A group that is over its
 //! limit (`over`) has nothing in stock.
 //!
-//! **Events** ([`GroupEvents`]) are counted where they happen; the service thread then notifies
-//! each [`GroupWatch`].
+//! **Events** ([`GroupEvents`]) are counted where they happen; the service thread (or `tick`) then
+//! notifies each [`GroupWatch`] of a group that has counted some.
 //!
 //! **Locking.** Charging takes no lock. The tree's shape (names, children, free numbers) is under
 //! one mutex, which is near the end of the lock order: nothing is allocated from the pool,

@@ -60,7 +60,7 @@ pub(crate) struct Pool {
 
 /// Something that is unreachable, but may still be in use.
 pub(crate) enum Retired {
-    /// A frame whose hold word is 0, for [`Pool::free`].
+    /// A frame that is not held, for [`Pool::free`].
     Frame(FrameId),
     /// A reference to drop.
     Put(FrameId),
@@ -210,7 +210,7 @@ impl Pool {
 
 /// Freeing of frames.
 impl Pool {
-    /// Frees a block whose hold word is 0: takes it off its list, returns it to the arena, and
+    /// Frees a block that is not held: takes it off its list, returns it to the arena, and
     /// uncharges its group, in this order, so that a charge that succeeds finds a frame.
     pub(crate) fn free(&self, id: FrameId) {
         let meta = self.frames.meta(id);
@@ -238,8 +238,8 @@ impl Pool {
         }
     }
 
-    /// Frees cached pages that were evicted together: their hold words are 0, and they are on no
-    /// list.
+    /// Frees cached pages that were evicted together, and uncharges their groups. The frames are
+    /// not held, and are on no list.
     ///
     /// The frames bypass the magazines, so that they stay contiguous: a stream's pages were read in
     /// order and are evicted in order. A store fills contiguous frames as one piece, and a device
@@ -280,8 +280,9 @@ impl Pool {
         }
     }
 
-    /// Removes a block from its file, and drops the reference that the file's index had. The caller
-    /// holds the block's lock. Views of the block keep the block and this pool alive.
+    /// Notes that a block leaves its file, and drops the reference that the file's index had,
+    /// unless the block has views: they inherit the reference, and keep the block and this pool
+    /// alive. Returns whether the block is still held. The caller holds the block's lock.
     pub(crate) fn uncache(self: &Arc<Pool>, id: FrameId) -> Dropped {
         self.frames.meta(id).uncache(&self.detached_views, self)
     }
@@ -321,8 +322,8 @@ impl Pool {
         }
     }
 
-    /// Takes a block off its list or out of its batch, if it is in one. The caller holds the block
-    /// or is freeing it.
+    /// Takes a block off its list, out of its batch or out of isolation, if it is in one of these.
+    /// The caller holds the block or is freeing it.
     pub(crate) fn lru_remove(&self, id: FrameId) {
         self.lru.remove(&self.frames, id);
     }
@@ -337,8 +338,8 @@ impl Pool {
         self.lru.drain_batches(&self.frames);
     }
 
-    /// Returns the shadow to leave in the index for a block of `pages` pages of `group` that is
-    /// being evicted.
+    /// Advances the clock of `group` by the `pages` pages of a block that is being evicted. Returns
+    /// the shadow to leave in the index for the block.
     pub(crate) fn shadow_pack(&self, group: GroupId, pages: PageCount) -> u64 {
         self.lru.shadow_pack(group, pages)
     }
@@ -360,8 +361,8 @@ impl Pool {
 
 /// Deferred work, and waking the service thread.
 impl Pool {
-    /// Frees `entry`, which no session can hold, after a grace period. Never waits. May be called
-    /// in a section and with locks held.
+    /// Queues `entry`, which no session can hold, to be freed after a grace period. Never waits.
+    /// May be called in a section and with locks held.
     pub(crate) fn retire(&self, entry: Retired) {
         self.retire_of(NO_OWNER, entry);
     }
@@ -403,8 +404,8 @@ impl Pool {
         self.run_retired()
     }
 
-    /// Frees entries that were held back for a session of the space `owner`. Called when a session
-    /// has ended.
+    /// Flushes the retire queue if entries of the space `owner` are held back. Called when a
+    /// session has ended.
     #[inline]
     pub(crate) fn session_ended(&self, owner: u64) {
         if self.retired.holds(owner) {
@@ -438,9 +439,9 @@ impl Pool {
         count
     }
 
-    /// Frees all entries that were retired before the call, and waits until other threads have
-    /// freed the entries that they had already taken from the queue. The caller is outside every
-    /// section and holds no lock.
+    /// Frees all entries that were retired before the call, except those that a session may hold.
+    /// Waits until other threads have freed the entries that they had already taken from the queue.
+    /// The caller is outside every section and holds no lock.
     pub(crate) fn finish_retired(&self) {
         // There are two rounds: a mapping freed in the first one may have been the last to keep a
         // direct-access file open, whose entries are then retired in turn.

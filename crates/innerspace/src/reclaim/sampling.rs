@@ -168,7 +168,8 @@ impl Sampler {
         }
     }
 
-    /// Notes that a block was used through a mapping. Returns whether it is sampled.
+    /// Notes that a block was used through a mapping, if a stretch is under way and the block is
+    /// sampled. Returns whether the use was noted.
     pub(crate) fn see_mapped(&self, meta: &Meta, pages: u64) -> bool {
         self.is_on() && meta.uses.has(Uses::SAMPLED) && self.used(meta, pages, Way::Mapping)
     }

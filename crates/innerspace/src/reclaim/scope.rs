@@ -94,14 +94,14 @@ impl StoreScope {
         lent.unwrap_or(None)
     }
 
-    /// Returns whether this thread is in a scope of any pool.
+    /// Returns whether this thread is in a scope of any pool, or its thread locals are destroyed.
     pub(crate) fn is_any_open() -> bool {
         let open = SCOPES.try_with(|scopes| !scopes.borrow().is_empty());
         open.unwrap_or(true)
     }
 
     /// Notes that a request in a call to a store has failed: `group`, in the memory `of`, had no
-    /// room for a request of `payer`.
+    /// room for a request of `payer`. Does nothing outside every scope.
     pub(super) fn note_short(of: &Arc<dyn Reclaimer>, group: GroupId, payer: GroupId) {
         if StoreScope::is_any_open() {
             let of = Arc::downgrade(of);

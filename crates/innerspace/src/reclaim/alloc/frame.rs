@@ -53,6 +53,10 @@ impl<'p> DerefMut for PoolFrame<'p> {
 impl<'p> PoolFrame<'p> {
     /// Exchanges frames for the next blocks of a window. Returns the blocks, which take over the
     /// charges.
+    ///
+    /// # Panics
+    /// If a frame is not a block of the order of the window, or the window has no room for all of
+    /// them.
     pub(crate) fn place(frames: Vec<PoolFrame<'p>>, window: &mut Window<'p>) -> Vec<PoolFrame<'p>> {
         let Some(pool) = frames.first().map(|frame| frame.pool) else {
             return Vec::new();

@@ -34,7 +34,7 @@ impl<'p> Freeing<'p> {
     }
 
     /// Drops an owner's reference to a frame that is in no file, and frees the block if that was
-    /// the last hold.
+    /// the last hold: at once, or with its run.
     #[inline]
     pub(crate) fn put(&mut self, id: FrameId) {
         let meta = self.pool.frames.meta(id);

@@ -39,8 +39,8 @@ impl HeapCharge {
     }
 
     /// Charges for this many bytes, and some more, so that the next few bytes need no charge.
-    /// Called before something is added. The caller is outside every section, and holds no lock if
-    /// `mode` lets the call reclaim.
+    /// Charges nothing if enough was charged before. Called before something is added. The caller
+    /// is outside every section, and holds no lock if `mode` lets the call reclaim.
     ///
     /// # Errors
     /// The errors of [`Pool::charge`], in which case nothing has changed.

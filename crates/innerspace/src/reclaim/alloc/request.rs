@@ -113,8 +113,9 @@ impl Pool {
     ///
     /// # Errors
     /// The group, or one above it, is full, or the arena has no such block, and the call could not
-    /// change that within the bounds of `mode`. The error says what holds the memory. Nothing was
-    /// charged.
+    /// change that within the bounds of `mode`. Or one of these groups is too far above its `high`
+    /// for a request that may not wait, or this is a child of fork(2). The error of a request that
+    /// could reclaim says what holds the memory. Nothing was charged.
     #[inline]
     pub(crate) fn alloc(
         &self,
@@ -175,9 +176,9 @@ impl Pool {
         self.alloc_from_thread_cache(group)
     }
 
-    /// Returns a frame if this thread's stock pays for it, and the thread's magazine has one or can
-    /// be loaded. Also returns, as a hint, the frame that this thread gets next, if it is known.
-    /// May be called inside a section.
+    /// Returns a frame if this thread's stock pays for it, and the thread has a magazine of its own
+    /// that has one or can be refilled. Also returns, as a hint, the frame that this thread gets
+    /// next, if it is known. May be called inside a section.
     #[inline(always)]
     pub(crate) fn alloc_from_thread_cache(
         &self,
@@ -265,7 +266,7 @@ impl Pool {
         }
     }
 
-    /// Charges once more.
+    /// Charges once more, or borrows pages that were set aside, as the attempt says.
     fn charge_again(
         &self,
         group: GroupId,

@@ -7,8 +7,8 @@ use crate::reclaim::scope::Refusals;
 use crate::stats::Event;
 
 /// A span in which refusals of this thread's requests are held back. Dropping this counts the last
-/// refusal, which has made the trial fail. A trial within another leaves the counting to the outer
-/// one.
+/// refusal, if there was one: it has made the trial fail. A trial within another leaves the
+/// counting to the outer one.
 #[must_use = "the trial ends when this is dropped"]
 pub(crate) struct Trial<'p> {
     pool: &'p Pool,

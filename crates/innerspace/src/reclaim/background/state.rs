@@ -24,8 +24,8 @@ pub(crate) struct Background {
     /// The number of dirty pages above which blocks of any age are written.
     pub(super) most_dirty: u64,
     pub(super) evicting: AtomicBool,
-    /// One more than the number of the tick in which eviction last freed nothing; 0 if none.
-    /// Eviction is not tried again in that tick.
+    /// One more than the number of the tick in which eviction last freed nothing; 0 if none, or if
+    /// pages have become clean since. Eviction is not tried again in that tick.
     pub(super) futile_at: AtomicU64,
     /// The number of calls to `tick`.
     pub(super) clock: AtomicU64,
@@ -84,13 +84,15 @@ impl Background {
         self.served.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of flushes that were left to threads and are over.
+    /// Returns the count of ends of flushes that were left to threads, for
+    /// [`Background::wait_for_flush`]. It also rises when the background finds that no flush is
+    /// under way.
     pub(crate) fn flushes(&self) -> u64 {
         self.flushing.finished()
     }
 
-    /// Waits until the number of flushes that are over is no longer `before`, at most for
-    /// `timeout`. Returns false if no threads of the memory make flushes.
+    /// Waits until [`Background::flushes`] no longer returns `before`, at most for `timeout`.
+    /// Returns false, without waiting, if no threads of the memory make flushes.
     pub(crate) fn wait_for_flush(&self, before: u64, timeout: Duration) -> bool {
         let is_served = self.is_served();
         if is_served {

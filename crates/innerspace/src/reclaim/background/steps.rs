@@ -93,14 +93,14 @@ impl Pool {
 
     /// Returns the number of dirty pages, as the owners have counted them.
     pub(crate) fn dirty_pages(&self) -> PageCount {
-        // The two sums are read one after the other: a page cleaned in between must not make the
+        // The cleaned pages are summed first: a page cleaned between the two sums must not make the
         // difference wrap.
         let cleaned = self.counters.sum(Event::PgCleaned);
         PageCount(self.counters.sum(Event::PgDirtied).saturating_sub(cleaned))
     }
 
-    /// Advances the clock by one tick: drains batches and stocks, then makes steps until nothing is
-    /// left to do, at most [`TICK_STEPS`] of them.
+    /// Advances the clock by one tick: drains batches and stocks, begins a sampling stretch if it
+    /// is time, and then makes steps until nothing is left to do, at most [`TICK_STEPS`] of them.
     pub(crate) fn tick(&self) {
         self.background.clock.fetch_add(1, Ordering::Relaxed);
         self.lru.drain_batches(&self.frames);
@@ -113,8 +113,9 @@ impl Pool {
         }
     }
 
-    /// Does a bounded piece of work: one grace period, up to 512 pages evicted, up to 256 pages
-    /// written. The caller is outside every section and holds no lock.
+    /// Does a bounded piece of work: one grace period, up to 512 pages evicted to keep pages free,
+    /// as many from each group that is over its `high`, and calls to owners to write up to 256
+    /// pages each. The caller is outside every section and holds no lock.
     pub(crate) fn background_step(&self) -> Step {
         self.flush_retired();
         let evicted = self.keep_free_pages();

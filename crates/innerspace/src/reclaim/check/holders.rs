@@ -22,7 +22,8 @@ pub(crate) fn count_holders(pool: &Pool, group: GroupId) -> Holders {
     holders
 }
 
-/// Adds the listed frames of one group to the counts. Returns how many pages are on its lists.
+/// Adds the listed frames of one group to the counts. Returns how many of its pages are on the
+/// lists or isolated.
 fn walk_lists(pool: &Pool, group: GroupId, holders: &mut Holders) -> u64 {
     let metas = pool.frames.metas();
     let locked = pool.lru.lock(group);

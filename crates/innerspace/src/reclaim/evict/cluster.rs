@@ -91,8 +91,8 @@ impl<'p> Cluster<'p> {
         }
     }
 
-    /// Isolates up to `max` frames from the tail of a list, which replace those of the last
-    /// cluster. Returns how many pages they have.
+    /// Isolates up to `max` frames from the tail of a list. They replace the frames that were taken
+    /// before. Returns how many pages they have.
     pub(super) fn take(&mut self, group: GroupId, kind: ListKind, max: usize) -> u64 {
         self.taken.clear();
         let Pool { lru, frames, .. } = self.pool;
@@ -259,7 +259,8 @@ fn evict_chosen(
     panics.go_on();
 }
 
-/// Calls `each` once for each owner with its frames, in the order of their block numbers.
+/// Calls `each` once for each owner that is still registered, with its frames in the order of their
+/// block numbers.
 fn by_owner(pool: &Pool, frames: &mut [FrameId], mut each: impl FnMut(&dyn Owner, &[FrameId])) {
     let key = |id: &FrameId| {
         let meta = pool.frames.meta(*id);

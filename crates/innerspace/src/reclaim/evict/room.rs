@@ -67,7 +67,7 @@ impl Pool {
     ///
     /// Returns how many pages of the group were freed. If none were, pages of other groups may have
     /// been freed, or another thread may have freed some: the caller tries again. Returns `None` if
-    /// nothing was freed and there is nothing to wait for.
+    /// nothing was freed and there is nothing to wait for, or if no round is left in `rounds`.
     pub(crate) fn make_room(
         &self,
         group: GroupId,

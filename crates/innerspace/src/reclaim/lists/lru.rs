@@ -21,8 +21,8 @@ pub(crate) struct Lru {
     pub(crate) policy: EvictionPolicy,
 }
 
-/// A group whose inactive list has grown by a batch: one more than its number, or 0 for none. This
-/// is a hint, so one group is enough.
+/// The group whose frame last filled a batch, or to which a run of frames was added later: one more
+/// than its number, or 0 for none. This is a hint, so one group is enough.
 #[derive(Default)]
 struct AgingDue(AtomicU32);
 
@@ -92,19 +92,21 @@ impl Lru {
         self.group(group).lock()
     }
 
-    /// Locks the lists of the group that a frame is charged to. Returns `None` if the frame is no
-    /// longer where it was `seen`. The caller saw it in a state other than [`LruState::None`].
+    /// Locks the lists of the group in `seen`. Returns `None` if the frame has left that place. The
+    /// caller saw the frame in a state other than [`LruState::None`].
     pub(super) fn lock_at(&self, meta: &Meta, seen: Listing) -> Option<LockedLists<'_>> {
         meta.lru.lock_at(seen, |group| self.lock(GroupId(group)))
     }
 
-    /// Returns whether some group's inactive list has grown by a batch.
+    /// Returns whether a batch has filled, or a run of frames was added, since the last call to
+    /// [`Lru::take_aging_due`].
     #[inline]
     pub(crate) fn is_aging_due(&self) -> bool {
         self.aging_due.0.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns the group whose inactive list was the last to grow by a batch, and forgets it.
+    /// Returns the group whose frame last filled a batch, or to which a run of frames was added
+    /// later, and forgets it.
     pub(crate) fn take_aging_due(&self) -> Option<GroupId> {
         let number = self.aging_due.0.swap(0, Ordering::Relaxed).checked_sub(1)?;
         Some(GroupId(number as u16))
@@ -186,7 +188,8 @@ impl Lru {
         batches.flat_map(|(number, batch)| batch.iter().map(move |id| (number, FrameId(id))))
     }
 
-    /// Takes a frame off its list or out of its batch. The caller holds the frame or is freeing it.
+    /// Takes a frame off its list, out of its batch or out of isolation, if it is in one of these.
+    /// The caller holds the frame or is freeing it.
     pub(crate) fn remove(&self, frames: &Frames, id: FrameId) {
         let metas = frames.metas();
         let meta = &metas[id.index()];
@@ -211,7 +214,7 @@ impl Lru {
 
     /// Moves a frame to the unevictable list, or from there to the list that its flags name. With
     /// [`Evictable::Yes`], a frame in a batch is left there, since a drain moves it to that list.
-    /// An isolated frame is left isolated.
+    /// An isolated frame is left isolated, and one on no list stays so.
     pub(crate) fn set_evictable(&self, frames: &Frames, id: FrameId, to: Evictable) {
         let metas = frames.metas();
         let meta = &metas[id.index()];
@@ -237,8 +240,8 @@ impl Lru {
         }
     }
 
-    /// Isolates up to `max` frames from the tail of a list, oldest first. Returns how many pages
-    /// they have.
+    /// Isolates up to `max` frames from the tail of a list, and adds them to `out`, oldest first.
+    /// Returns how many pages they have.
     pub(crate) fn isolate(
         &self,
         frames: &Frames,

@@ -30,7 +30,7 @@ pub(crate) enum Refault {
     Inactive,
 }
 
-/// Splits a shadow into its two parts.
+/// Splits a shadow into the group and the value of its clock.
 pub(crate) fn shadow_unpack(shadow: u64) -> (GroupId, u64) {
     (GroupId((shadow >> CLOCK_BITS) as u16), shadow & CLOCK_MASK)
 }
