@@ -2,7 +2,7 @@
 //!
 //! Each fault holds a reference to its file, so it changes a reference count twice. If that were
 //! the file's own count, threads that fault in different places would contend for its cache line.
-//! So each mapping that an accessor remembers has a count that only this accessor's faults change.
+//! So an accessor that remembers mappings of the file has a count that only its own faults change.
 //! As long as that count is above 0, it keeps the file open by one reference.
 
 use std::ops::Deref;

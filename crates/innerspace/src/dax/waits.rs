@@ -3,8 +3,8 @@
 //! The key of a waiter is the first page that the entry covers, so that the holder of a large entry
 //! wakes the waiters for any page of it. Unlocking wakes one waiter with the entry's key. That
 //! waiter takes the lock, or finds that another thread has it and queues again. If the entry was
-//! changed or removed, unlocking wakes all waiters with its key, because each may have to do
-//! something else now.
+//! removed, or changed in more than DIRTY, unlocking wakes all waiters with its key, because each
+//! may have to do something else now.
 //!
 //! The waiter
 //!
@@ -51,8 +51,9 @@ impl Waits {
     }
 
     /// Queues the caller for `word`, which has this key. Returns `None` if the word has no locked
-    /// entry any more. Otherwise the caller must sleep on the result, with no section open and no
-    /// lock held. The caller must be in the section in which it found the word.
+    /// entry any more. Otherwise the caller must sleep on the result, with no section open, and
+    /// without a lock that is inside those of entries. The caller must be in the section in which
+    /// it found the word.
     pub(super) fn enqueue(&self, word: &impl SharedWord, key: u64) -> Option<Arc<Sleeper>> {
         let mut queue = self.queue(key).lock();
         let mut now = word.load();
