@@ -11,7 +11,8 @@ use crate::space::vma::set::VmaSet;
 use crate::sync::Arc;
 use crate::{PAGE_SIZE, VirtAddr};
 
-/// Returns the ranges of pages that may differ between two spaces or snapshots, by address.
+/// Returns the ranges of pages that may differ between two spaces or snapshots, by address. Fails
+/// if they belong to different memories.
 pub(super) fn differences(
     what: &'static str,
     a: &SpaceInner,
