@@ -201,7 +201,7 @@ impl Vma {
     }
 
     /// Returns whether both map the same page of the same file or device at `at`, an address of
-    /// this range.
+    /// this range, or are both anonymous there.
     pub(crate) fn shows_same(&self, other: &Vma, at: u64) -> bool {
         let same_pages = || self.file_page(at) == other.file_page(at);
         self.backing.is_same(&other.backing) && other.contains(at) && same_pages()

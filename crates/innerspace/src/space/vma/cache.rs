@@ -182,7 +182,8 @@ impl Sequence {
 struct Copy {
     /// The mapping, with an anonymous backing, so that the copy keeps no file open.
     vma: Vma,
-    /// Whether [`Shared::kept`] has the file of the mapping.
+    /// Whether the mapping is of a file. [`Shared::kept`] has the file, unless the space has
+    /// emptied it since.
     is_of_file: bool,
 }
 
@@ -264,7 +265,8 @@ impl VmaCache {
         })
     }
 
-    /// Returns whether the mappings are unchanged since the slots were filled.
+    /// Returns whether no mapping has changed since the slots were filled. Mappings may have been
+    /// added.
     #[inline(always)]
     fn is_good(&self, sequence: &Sequence) -> bool {
         sequence.now() == self.shared.number.load(Ordering::Relaxed)

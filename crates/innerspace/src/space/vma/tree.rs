@@ -46,13 +46,15 @@ pub(crate) trait Ranged: Clone {
     /// Returns the end, which is above `start`.
     fn end(&self) -> Self::Key;
 
-    /// Returns a number of the range: in the reverse map, the end of its pages in the file.
-    /// [`RangeTree::iter_reaching`] skips subtrees in which every range's number is too small.
+    /// Returns a number of the range: in the reverse map, the end of its pages in the file;
+    /// otherwise 0. [`RangeTree::iter_reaching`] skips subtrees in which every range's number is
+    /// too small.
     fn most(&self) -> u64 {
         0
     }
 
-    /// Returns the distance from the end of one range to the start of the next.
+    /// Returns the distance from the end of one range to the start of the next; 0 by default, for
+    /// trees in which no gap is searched for.
     fn gap(_end: Self::Key, _start: Self::Key) -> u64 {
         0
     }
