@@ -195,7 +195,7 @@ pub enum DaxError {
     ReadOnly {
         /// The file.
         file: Arc<str>,
-        /// The offset at which a write was to start.
+        /// The offset of the refused change; for a resize, the new length.
         offset: u64,
     },
     /// The file's group, or a group above it, has no room for the memory that the operation needs.

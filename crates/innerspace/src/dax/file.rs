@@ -41,7 +41,8 @@ const OTHER_BYTES: usize = 160;
 ///
 /// [`Map::dax`](crate::Map::dax) maps the device's own bytes into a space. Reading a hole, by
 /// mapping or by call, costs no memory; the first store to a hole gives it a block. A store is
-/// durable once [`DaxFile::sync_all`] or [`DaxFile::sync_range`] has returned.
+/// durable once [`DaxFile::sync_all`] or [`DaxFile::sync_range`] has succeeded. In a child of
+/// fork(2), calls that read or change the file fail with [`DaxError::OtherProcess`].
 ///
 /// ```
 /// use innerspace::{MIB, Map, Memory, dax::DaxDevice};
