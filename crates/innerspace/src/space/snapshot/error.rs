@@ -82,7 +82,7 @@ pub enum SnapshotFileError {
     /// The group that was given belongs to another `Memory`.
     #[error("the group given for the snapshot belongs to another memory")]
     OtherMemorysGroup,
-    /// The mappings could not be created.
+    /// The new space or its mappings could not be created, or the space could not be frozen.
     #[error("snapshot: {0}")]
     Space(SpaceError),
     /// The pages could not be stored in the new space.
