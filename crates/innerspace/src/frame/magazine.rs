@@ -15,7 +15,7 @@
 //! **Draining.** A thread that finds too little in the lists empties all magazines into them.
 //! Meanwhile owners are kept out of their magazines, and go to the lists themselves. So a frame
 //! that was in a magazine when the drain began is in the lists when it ends, and so is a frame that
-//! is freed in between.
+//! is freed during the drain.
 //!
 //! A drainer holds the buddy mutex while it empties the magazines. It takes that mutex only after
 //! all owners have left their magazines, because an owner at its magazine may wait for the mutex.

@@ -41,7 +41,7 @@ pub(crate) enum Kind {
     Owned = 3,
     /// A block of a file.
     Cached = 4,
-    /// A page of a space that belongs to no file.
+    /// A page of the anonymous memory of a space.
     Anonymous = 5,
     /// A page-table node.
     Table = 6,
@@ -139,7 +139,7 @@ pub(crate) struct Meta {
     group: AtomicU16,
     owner: AtomicU32,
     pub(super) links: Links,
-    /// The list or batch of the LRU in which the frame is.
+    /// The frame's place in the LRU, and the group on whose lists the frame is.
     pub(crate) lru: Listed,
     index: AtomicU64,
     /// The holds on the frame.

@@ -130,13 +130,13 @@ fn put_view<K: ViewOwner>(owner: &K, block: FrameId) {
 }
 
 impl<K: ViewOwner> Pinned<K> {
-    /// Returns the owner of a view of several blocks.
+    /// Returns the owner of a view of several blocks, or `None` if this is another view.
     fn row_owner(&self) -> Option<&K> {
         let is_row = self.block.is_none() && self.owner.addr() & SEVERAL != 0;
         let owner = self.owner.map_addr(|owner| owner & !SEVERAL);
         let owner = owner.cast::<K>();
-        // SAFETY: the pointer is the one that `Row::into_view` stored; `self` keeps the owner
-        // alive.
+        // SAFETY: the pointer is the one that `Row::into_view` or `find_pair` stored; `self` keeps
+        // the owner alive.
         is_row.then(|| unsafe { &*owner })
     }
 

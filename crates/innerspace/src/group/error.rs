@@ -92,7 +92,7 @@ pub struct LimitDetails {
     pub max: PageCount,
     /// Pages charged to the group that refused and to the groups below it.
     pub usage: PageCount,
-    /// The pages requested.
+    /// The pages requested; 0 if a limit was lowered.
     pub requested: PageCount,
     /// The reason for the refusal.
     pub reason: LimitReason,

@@ -14,7 +14,8 @@ use crate::units::{FrameId, PageCount};
 /// How thorough a pass is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Effort {
-    /// Frames that were used since reclaim last looked at them stay.
+    /// Frames that were used since reclaim last looked at them stay, and so do those whose reader
+    /// may be on the way.
     Spare,
     /// Every frame that can be evicted is evicted.
     Force,

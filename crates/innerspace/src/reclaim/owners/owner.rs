@@ -14,7 +14,7 @@ pub(crate) struct OwnerId(pub(crate) u32);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Io {
     /// The stores of files for which this group, or one below it, pays. This group is the one that
-    /// needs the memory.
+    /// needs the memory, or the root in a background step.
     Of(GroupId),
     /// No store: dirty blocks stay.
     Forbidden,
