@@ -133,7 +133,7 @@ impl Arena {
     }
 
     /// Advises the host whether to back some frames with small or huge pages. Returns whether the
-    /// host took the advice.
+    /// host took the advice, or ignores such advice anyway.
     pub(super) fn advise(&self, frames: Range<u32>, pages: Pages) -> bool {
         self.memory.advise_pages(Arena::bytes(frames), pages)
     }

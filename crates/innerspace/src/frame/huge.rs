@@ -29,8 +29,8 @@ pub(super) struct HugeParts {
     pub(super) holes: Box<[u32]>,
     /// log2 of the number of frames in a part.
     order: u8,
-    /// Whether no part has huge pages: none were asked for, or the host refused to take the advice
-    /// for a part back.
+    /// Whether no part has huge pages: none were asked for, or the host refused to make a part's
+    /// pages small.
     only_small: bool,
 }
 

@@ -204,9 +204,9 @@ impl<'a> FrameLock<'a> {
             if sleeper.was_handed() {
                 return WaitEnd::Woken;
             }
-            // Only the first waiter in the queue is ever roused. So a waiter tries once more even
-            // after its deadline: if a waiter that was roused gave up without trying, those behind
-            // it would sleep on although the lock is free.
+            // Only the first exclusive waiter in the queue is ever roused. So a waiter tries once
+            // more even after its deadline: if a waiter that was roused gave up without trying,
+            // those behind it would sleep on although the lock is free.
             if self.take_in_turn(&mut queue, Some(ticket)) {
                 return WaitEnd::Woken;
             }

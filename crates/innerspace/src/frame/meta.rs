@@ -41,7 +41,7 @@ pub(crate) enum Kind {
     Owned = 3,
     /// A block of a file.
     Cached = 4,
-    /// A page of the anonymous memory of a space.
+    /// A page of a space. The page is in no file.
     Anonymous = 5,
     /// A page-table node.
     Table = 6,

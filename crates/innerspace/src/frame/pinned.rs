@@ -206,7 +206,7 @@ impl<K: ViewOwner> Pinned<K> {
     }
 }
 
-/// Drops a view that was just taken of a block.
+/// Drops a view that the caller has just taken.
 #[cold]
 #[inline(never)]
 fn give_back<K: ViewOwner>(owner: &K, meta: &Meta) {

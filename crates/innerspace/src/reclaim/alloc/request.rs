@@ -409,7 +409,8 @@ impl Pool {
         PageCount(missing + extra.min(max / 16))
     }
 
-    /// Counts a request that has failed, and creates its error.
+    /// Counts a request that has failed, or keeps the refusal while this thread is in a trial.
+    /// Creates the error.
     pub(crate) fn limit_error(
         &self,
         group: GroupId,

@@ -70,7 +70,7 @@ enum Verdict {
     Clean,
 }
 
-/// Frames taken off a list, and the results of this call so far.
+/// Frames taken off a list, and the results of the call to `shrink` so far.
 pub(super) struct Cluster<'p> {
     pub(super) pool: &'p Pool,
     /// The stores that the call may use; a pass may use fewer.
