@@ -42,7 +42,7 @@ pub(crate) const LARGE_PAGES: u64 = 1 << LARGE_SHIFT;
 pub(crate) enum Size {
     /// One page.
     Small,
-    /// 512 pages, from a multiple of 512 on.
+    /// 512 pages. The number of the first is a multiple of 512.
     Large,
 }
 

@@ -14,7 +14,8 @@ use crate::sync::{Mutex, Rank};
 pub(super) const STRIPES: usize = 16;
 
 /// Returns the stripe of a page's range of 2 MiB. Ranges whose numbers differ by a power of two are
-/// mostly in different stripes: threads often divide a file into such parts.
+/// mostly in different stripes. This matters because threads often divide a file into parts whose
+/// sizes are powers of two.
 pub(super) fn stripe_of(page: u64) -> usize {
     let mixed = (page >> LARGE_SHIFT).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> (u64::BITS - STRIPES.ilog2())) as usize

@@ -173,8 +173,8 @@ impl Buddy {
         self.free -= 1 << order;
     }
 
-    /// Takes single frames back, in any order, and sorts them. Neighbours among them are joined
-    /// into blocks first.
+    /// Takes single frames back. `ids` may be in any order, and is sorted. Neighbours in it are
+    /// joined into blocks before these are merged with their buddies.
     pub(super) fn give_singles(&mut self, metas: &[Meta], ids: &mut [FrameId]) {
         ids.sort_unstable_by_key(|id| id.0);
         for run in ids.chunk_by(|one, next| one.0 + 1 == next.0) {

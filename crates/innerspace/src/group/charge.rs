@@ -262,7 +262,7 @@ mod for_tests {
     use crate::stats::as_thread;
 
     impl GroupTree {
-        /// Charges up to every `max`.
+        /// Charges `pages` if every `max` allows them ([`Reach::Max`]).
         pub(crate) fn try_charge(
             &self,
             group: GroupId,

@@ -413,7 +413,7 @@ impl GroupTree {
     }
 
     /// Sets `high`, `low` or `min` of a group. Nothing is evicted here. A charge from a stock does
-    /// not look at `high`, so a new `high` empties the group's stocks.
+    /// not look at `high`, so a new `high` empties the stocks of the group and of those below it.
     pub(crate) fn set_protection(
         &self,
         id: GroupId,

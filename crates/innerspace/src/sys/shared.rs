@@ -235,7 +235,8 @@ mod platform {
     use super::super::memory::{HUGE_PAGE, host_page_size};
     use super::{File, NonNull, Range, Rights, Synchronous, io};
 
-    /// How many times another mapping may take the address before this attempt gives up.
+    /// The most attempts that [`map_aligned`] makes. Each is in vain if another mapping takes the
+    /// address meanwhile.
     const TRIES: usize = 1000;
 
     /// Maps the start of `file` at a multiple of 2 MiB.

@@ -73,7 +73,7 @@ impl FileStore {
         self.handle.lock().clone()
     }
 
-    /// Returns a weak mark of use. While it can be upgraded, this file, or a call to the store,
+    /// Returns a weak reference that can be upgraded as long as this file, or a call to the store,
     /// still uses the store. If the file is closed already, it can never be upgraded.
     pub(crate) fn in_use(&self) -> Weak<()> {
         let handle = self.handle.lock();

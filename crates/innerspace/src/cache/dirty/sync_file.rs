@@ -50,7 +50,7 @@ pub(crate) fn sync_blocks(
         unwritten += write_dirty_now(core, &blocks).failed;
     }
     // `held` is computed before the wait for other threads' writes. So a block that is not dirty at
-    // this point has been written when these writes have ended.
+    // this point will have been written once those writes have ended.
     let mut held = held_in(core, blocks.clone(), &rules);
     failpoint!(OwnWritten);
     wait_written(core, blocks.clone());
