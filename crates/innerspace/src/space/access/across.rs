@@ -74,8 +74,8 @@ impl Core {
         }
     }
 
-    /// Brings in the page, or finds the device, to which the part will be stored. Fails if the part
-    /// goes beyond the end of the device.
+    /// Brings in the page, or finds the device, to which the part will be stored. Fails if neither
+    /// is possible, or if the part goes beyond the end of the device.
     fn find_part<'bytes, S: Sectioned>(
         &mut self,
         at: VirtAddr,

@@ -42,8 +42,8 @@ impl Core {
         let mut buffer = [0; PAGE_SIZE];
         let mut done = 0;
         while done < len {
-            // Each piece ends at the end of a page of the source, so all bytes before a page that
-            // faults there are copied.
+            // No piece lies in two pages of the source. So if a page of the source faults, all
+            // bytes before that page have been copied.
             let start = source.space.after(from, done as u64);
             let piece = (PAGE_SIZE - start.page_offset()).min(len - done);
             source.read::<S>(start, &mut buffer[..piece])?;
@@ -68,7 +68,8 @@ impl Core {
         self.transfer::<S>(at, Transfer::Store(bytes), What::page(AccessKind::Store, 0))
     }
 
-    /// Copies bytes out of the space or into it, page by page. `of` says what a fault reports.
+    /// Copies bytes out of the space or into it, page by page. `of` says which kind of access this
+    /// is, and what a fault reports.
     #[inline(always)]
     pub(crate) fn transfer<S: Sectioned>(
         &mut self,
@@ -118,7 +119,8 @@ impl Core {
         let mut buffer = [0; COMPARED];
         let mut order = Ordering::Equal;
         while order.is_eq() && !bytes.is_empty() {
-            // A piece ends at a word boundary, so that no word is read in two parts.
+            // Every piece but the last ends at a multiple of `COMPARED`, so that no word is read in
+            // two parts.
             let piece;
             (piece, bytes) = bytes.split_at(bytes.len().min(COMPARED - at.0 as usize % COMPARED));
             self.read::<S>(at, &mut buffer[..piece.len()])?;
@@ -138,7 +140,7 @@ impl Core {
         len: usize,
     ) -> Result<(), Fault> {
         let mut buffer = [0; PAGE_SIZE];
-        // The distance wraps around at the end of a narrow space.
+        // The distance from `from` up to `to`. In a narrow space it wraps around at the end.
         let distance = self.space.after(to, from.0.wrapping_neg()).0;
         let forward = distance >= len as u64;
         let mut done = 0;

@@ -34,7 +34,7 @@ impl Core {
     ) -> Result<(), Fault> {
         let paused = Paused::<S>::new(self);
         let sections = &mut paused.core.translator.sections;
-        // Only a session's section is open here.
+        // If a section is open here, it is a session's.
         let is_session = sections.is_open();
         if is_session {
             sections.leave();

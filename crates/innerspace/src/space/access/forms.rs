@@ -14,14 +14,14 @@ pub(crate) trait Mode {
     const WAIT: Wait;
 }
 
-/// The access waits.
+/// The mode of an access that waits if it must.
 pub(crate) enum Blocking {}
 
 impl Mode for Blocking {
     const WAIT: Wait = Wait::Yes;
 }
 
-/// The access fails if it would have to wait.
+/// The mode of an access that fails if it would have to wait.
 pub(crate) enum NonBlocking {}
 
 impl Mode for NonBlocking {

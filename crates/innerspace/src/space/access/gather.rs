@@ -56,8 +56,9 @@ impl Core {
         Ok(())
     }
 
-    /// Requests the pages of files in these ranges that are not in memory, if there are at least
-    /// two. This is only a hint, and does nothing in a callback of the space.
+    /// Requests the pages of files in these ranges that are not in memory. This is only a hint.
+    /// Does nothing if fewer than two pages of the ranges lack a valid translation, or in a
+    /// callback of the space.
     fn ask_together(&mut self, ranges: impl Iterator<Item = (VirtAddr, usize)>) {
         let mut missing = Vec::new();
         for (at, len) in ranges {

@@ -109,7 +109,7 @@ impl<'accessor> Session<'accessor> {
     /// Lets threads that wait for this session proceed, as an access would.
     pub fn safepoint(&mut self) {
         if self.core.translator.sections.has_mail() {
-            // The next access reads the mail, and then checks the gate too.
+            // The mail stays unread here. The next access reads it, and then also checks the gate.
             <InSession>::pause(&mut self.core.translator);
             <InSession>::resume(&mut self.core.translator);
         }

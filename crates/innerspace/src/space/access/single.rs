@@ -38,7 +38,7 @@ use crate::{PageCount, VirtAddr};
 pub(crate) struct Core {
     pub(crate) translator: Translator,
     pub(crate) space: Arc<SpaceInner>,
-    /// The mappings found last.
+    /// The cache of the mappings that were found last.
     pub(crate) vmas: VmaCache,
     /// The accessor's place in the space's list of accessors.
     ticket: Ticket,
@@ -56,7 +56,7 @@ const _: () = assert!(Translator::SIZE as u64 <= CORE_PAGES.bytes());
 pub(crate) trait Sectioned {
     /// Whether the access may wait. A hit does not depend on it.
     const WAIT: Wait;
-    /// Called before an access.
+    /// Called before an access that is not made by `hit`.
     #[inline(always)]
     fn enter(_: &mut Translator) {}
     /// Performs a complete access to a value that is not at the beginning of a page, if it hits. A
@@ -70,7 +70,7 @@ pub(crate) trait Sectioned {
     /// Does the rest of `enter` after `hit` has missed: orders the opening of the section.
     #[inline(always)]
     fn order(_: &mut Translator) {}
-    /// Called after an access.
+    /// Called after an access, unless `hit` has completed it.
     #[inline(always)]
     fn leave(_: &mut Translator) {}
     /// Called before anything that may take a lock. The section is open, and stays open until this
@@ -320,7 +320,8 @@ impl Core {
                 self.fault = fault;
                 return None;
             }
-            // The fault has filled the translator with its leaf.
+            // If the fault brought in the page, the translator remembers its leaf now. If the fault
+            // only waited for the gate, this may miss, and the loop continues.
             if let Some(page) = self.hit_and_sample(at, what) {
                 return Some(page);
             }
@@ -349,9 +350,9 @@ impl Core {
         self.hit_and_sample(at, what)
     }
 
-    /// Returns the page if it is present now. If uses are sampled, samples this one, which may take
-    /// the page's validity: this access may still use the page until its section ends, but the next
-    /// one may take this path again.
+    /// Returns the page if the access hits now. If uses are sampled, and the access uses bytes of
+    /// the page, samples this use. That may take the page's validity: this access may still use the
+    /// page until its section ends, but the next one may take this path again.
     #[inline]
     fn hit_and_sample(&self, at: VirtAddr, what: What) -> Option<Page> {
         let page = self.translator.hit(at.0, what.size(), what.need())?;

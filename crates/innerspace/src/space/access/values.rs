@@ -19,7 +19,7 @@ use crate::{PAGE_SIZE, VirtAddr};
 struct Source<'core, S> {
     core: &'core mut Core,
     at: VirtAddr,
-    /// The fault that ended the read.
+    /// The fault that ended the read, if one did.
     fault: Option<Fault>,
     mode: PhantomData<S>,
 }
