@@ -57,7 +57,7 @@ pub(crate) fn copy(parent: &SpaceInner, group: &Group, role: Role) -> Result<Spa
         vmas,
     ));
     writer.register_fork(&mut child.0.gate.write_new(), |file| mapper(&child.0, file));
-    // The child has registered its files, and counts them itself.
+    // The child has registered its files, so its ledger now counts them without this entry.
     drop(files);
     writer.revision += 1;
     // If the parent is a snapshot, its root may gain child nodes but loses none, and no thread
@@ -84,7 +84,7 @@ fn unlock_all(vmas: &mut VmaSet) {
     let locked = vmas.iter().filter(|vma| vma.is_locked());
     let locked: Vec<_> = locked.map(|vma| vma.start..vma.end).collect();
     for range in locked {
-        // The space is new, and no other thread sees it yet.
+        // No other thread has to learn of this change, because none sees the new space yet.
         let _changed = vmas.update(&range, |vma| vma.residence = Residence::Pageable);
     }
 }

@@ -30,8 +30,8 @@ const END: u64 = 1 << ADDRESS_BITS;
 const PAGE: u64 = PAGE_SIZE as u64;
 /// The largest offset at which a file can end.
 pub(crate) const LAST_OFFSET: u64 = i64::MAX as u64;
-/// The largest file offset at which a mapping can begin: one of any length then ends by
-/// [`LAST_OFFSET`].
+/// The largest file offset at which a mapping can begin, so that it ends by [`LAST_OFFSET`]
+/// whatever its length.
 const MAX_OFFSET: u64 = LAST_OFFSET - END;
 
 /// Describes a mapping of a file, a device or anonymous memory. By default, a file is mapped

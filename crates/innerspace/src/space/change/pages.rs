@@ -315,7 +315,7 @@ fn ensure_pages(
     Ok(())
 }
 
-/// Locks or unlocks a range, and returns its parts as they were before.
+/// Locks or unlocks a range. Returns the mappings as they were before, cut to the range.
 fn set_residence(
     space: &Arc<SpaceInner>,
     what: &'static str,

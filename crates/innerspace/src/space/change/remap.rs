@@ -183,7 +183,8 @@ fn move_words(
                 space.dirty.forget(&space.group, range);
             }
             space.publish(vmas, changed);
-            // Accessors may have remembered leaves at the ends of the ranges again.
+            // Since the gate was closed, accessors may have remembered leaves at the ends of the
+            // ranges again.
             space.grace();
             drop(closed);
             return Ok(underway.done());

@@ -37,7 +37,8 @@ struct SpaceMapper {
     space: Weak<SpaceInner>,
     cache: Arc<Cache>,
     owner: u64,
-    /// The file's key. While the mapper is registered, the file is open.
+    /// The file's key. The file is open while the mapper is registered, so no other file has this
+    /// key meanwhile.
     file: usize,
 }
 

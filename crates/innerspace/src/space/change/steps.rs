@@ -312,7 +312,7 @@ impl SpaceInner {
                 self.post(Post::All);
             }
             self.publish(vmas, changed);
-            return Ok(Detached::default()); // no grace period has passed for `underway`
+            return Ok(Detached::default()); // dropping `underway` retires what was detached
         }
         // Only `Edit::Detach` empties words, and it detaches leaves as a whole, except at the two
         // ends of the range.
