@@ -7,7 +7,7 @@ use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 /// The most bits that an address of a space can have.
 pub(crate) const ADDRESS_BITS: u32 = PAGE_SHIFT + 9 * LEVELS;
 pub(crate) const LEVELS: u32 = 4;
-/// The level of the root; 0 is the leaf.
+/// The level of the root. Leaves are at level 0.
 pub(crate) const ROOT_LEVEL: u32 = LEVELS - 1;
 pub(crate) const SLOTS: usize = 512;
 /// The number of bits by which an address is shifted right to give the number of its leaf.

@@ -18,7 +18,7 @@ pub(crate) struct Calls {
 /// The calls that have begun, numbered in order.
 #[derive(Default)]
 struct Begun {
-    /// The number of the last call.
+    /// The number of the call that began last; 0 before the first call.
     last: u64,
     /// The numbers of the calls under way. A thread has one, or two for a store of a value that
     /// lies in two pages.
@@ -32,7 +32,8 @@ pub(crate) struct UnderWay {
 }
 
 impl Calls {
-    /// Counts a call, in the section that found its mapping. The mutex is an innermost lock.
+    /// Counts a call. The caller is in the section in which it found the mapping. The mutex that is
+    /// taken here is an innermost lock.
     pub(crate) fn begin(self: &Arc<Calls>) -> UnderWay {
         let mut begun = self.begun.lock();
         begun.last += 1;
@@ -45,7 +46,8 @@ impl Calls {
         }
     }
 
-    /// Waits until all calls that have begun are over. The caller is outside every section.
+    /// Waits until all calls that have begun so far are over. Later ones are not waited for. The
+    /// caller is outside every section.
     pub(crate) fn wait(&self) {
         let mut begun = self.begun.lock();
         let last = begun.last;

@@ -165,10 +165,10 @@ pub enum SpaceError {
     /// The group is full.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// The file's error.
+    /// An operation on a mapped file failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The direct-access file's error.
+    /// An operation on a mapped direct-access file failed.
     #[error(transparent)]
     Dax(#[from] DaxError),
     /// The space is a snapshot, whose mappings never change. Fork it and change the fork.

@@ -105,7 +105,8 @@ pub enum FaultKind {
 /// not at all (for devices see [`Accessor::store`](crate::Accessor::store)).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fault {
-    /// The low 32 bits of the address, which is shifted right by [`LOST`] if [`BEYOND`] is set.
+    /// The low 32 bits of the address. If [`BEYOND`] is set, the address was first shifted right by
+    /// [`LOST`].
     address_low: u32,
     address_high: u16,
     kind: FaultKind,
@@ -114,9 +115,9 @@ pub struct Fault {
     what: u8,
 }
 
-/// In [`Fault::what`]: the address is too large for any space.
+/// The bit of [`Fault::what`] that is set if the address is too large for any space.
 const BEYOND: u8 = 1 << 5;
-/// The bits of [`Fault::what`] that count the bytes of the access.
+/// The bits of [`Fault::what`] that are the number of bytes of the access; 0 for a buffer.
 const BYTES: u8 = BEYOND - 1;
 /// The number of low bits that are dropped from an address too large for any space, to leave 48
 /// bits.

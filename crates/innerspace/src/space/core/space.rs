@@ -30,7 +30,7 @@ use crate::sync::rcu_cell::RcuCell;
 use crate::sync::{Arc, Mutex, Rank, failpoint};
 use crate::{FrameId, PAGE_SIZE, VirtAddr};
 
-/// The number of faults whose causes are kept for [`Space::explain`].
+/// The most faults whose causes are kept for [`Space::explain`].
 const REMEMBERED: usize = 16;
 
 /// The heap bytes that a cause takes: its place in the queue, and the error with its names.
@@ -96,7 +96,7 @@ pub(crate) struct SpaceInner {
     pub(crate) sequence: Sequence,
     /// The number of bits in an address.
     pub(crate) width: AddressWidth,
-    /// The pages from which code was fetched.
+    /// The watched pages, from which code was fetched.
     pub(crate) code: Code,
     /// The pages stored to since they were last taken as dirty.
     pub(crate) dirty: DirtyLog,
@@ -109,7 +109,7 @@ pub(crate) struct SpaceInner {
     pub(crate) accessors: Mutex<Members<Arc<Participant>>>,
     /// The calls to devices and guarded files that are under way.
     pub(crate) calls: Arc<Calls>,
-    /// Causes of the last faults.
+    /// The causes of the last few faults, for [`Space::explain`]; the oldest first.
     causes: Mutex<VecDeque<Remembered>>,
 }
 
@@ -452,7 +452,8 @@ impl SpaceInner {
         let mut causes = self.causes.lock();
         let paid = match paid.filter(|_| causes.len() < REMEMBERED) {
             Some(paid) => Some(paid),
-            // If there is no room for one more, the oldest goes.
+            // If the queue is full, or the group has no room, the oldest cause, if there is one,
+            // goes, and its charge is taken over.
             None => causes.pop_front().and_then(|(_, _, paid)| paid),
         };
         causes.push_back((fault, cause, paid));

@@ -48,7 +48,7 @@ impl FileUse {
         }
     }
 
-    /// Unregisters from the file, and returns the file if it is a cached one.
+    /// Unregisters the mapper from the file, and returns the file if it is a cached one.
     pub(crate) fn unregister(self) -> Option<Released> {
         self.file.mappers().remove(self.id);
         match &self.file {
@@ -69,8 +69,8 @@ impl Structure {
         }
     }
 
-    /// Unregisters from all files, and empties the set of mappings. Returns a clone of the empty
-    /// set, and those of the files that are cached ones.
+    /// Unregisters the space from all files, and empties the set of mappings. Returns a clone of
+    /// the empty set, and those of the files that are cached ones.
     pub(crate) fn close(&mut self) -> (VmaSet, Vec<Released>) {
         let files = std::mem::take(&mut self.files).into_values();
         let files = files.filter_map(FileUse::unregister).collect();
@@ -96,7 +96,7 @@ impl Structure {
         of_each.chain(&self.nodes_of_files).map(Entry::bytes).sum()
     }
 
-    /// Registers the space with the file, unless it already is.
+    /// Registers the space with the file, unless it is registered already.
     pub(crate) fn add_file(
         &mut self,
         file: &MappedFile,
@@ -107,14 +107,16 @@ impl Structure {
         self.count_nodes();
     }
 
-    /// Counts in the ledger the nodes of `files`, on the estimate of 7 files in each.
+    /// Counts the nodes of `files` in the ledger. Their number is an estimate: one for every 7
+    /// files.
     fn count_nodes(&mut self) {
         let nodes = self.files.len().div_ceil(7);
         let entry = || Entry::new(self.vmas.ledger(), nodes * FileUse::NODE_BYTES);
         self.nodes_of_files = (nodes > 0).then(entry);
     }
 
-    /// Registers anew with every file, and returns the old registrations.
+    /// Registers a new mapper with every mapped file. Returns the old registrations, which the
+    /// caller ends.
     pub(crate) fn renew_files(
         &mut self,
         mapper: impl Fn(&MappedFile) -> Arc<dyn Mappers>,
