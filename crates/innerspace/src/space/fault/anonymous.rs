@@ -87,7 +87,7 @@ pub(crate) struct OwnSlot<'s> {
     pub(crate) space: &'s SpaceInner,
     pub(crate) at: u64,
     pub(crate) slot: &'s AtomicU64,
-    /// The earlier content of the slot.
+    /// The content of the slot when this step read it.
     pub(crate) old: Pte,
 }
 

@@ -20,7 +20,7 @@ use crate::space::vma::protection::Protection;
 use crate::stats::Event;
 use crate::{FrameId, PAGE_SHIFT, PAGE_SIZE};
 
-// One leaf covers the range of a large entry.
+// A leaf covers as many pages as a large entry of a direct-access file.
 const _: () = assert!(LEAF_BYTES == LARGE_PAGES * PAGE_SIZE as u64);
 
 impl FaultState<'_> {
@@ -120,8 +120,8 @@ impl FaultState<'_> {
         }
     }
 
-    /// Installs the words of the locked pages that are in this leaf, that of the faulting page
-    /// first.
+    /// Installs the words of the locked pages that are in this leaf, beginning with that of the
+    /// faulting page.
     fn map_direct(&mut self, vma: &Vma, leaf: FrameId, old: Pte) -> Step {
         let (page, kind) = (vma.file_page(self.at.0), self.kind(vma));
         let FilePage::Direct(pages) = &self.file else {
@@ -161,7 +161,8 @@ impl FaultState<'_> {
                 let (old, new) = (pte::load(&words[place]), word(other));
                 let new = match old.holds() {
                     Holds::Nothing => new,
-                    // A sync has taken write validity away.
+                    // The same page is mapped already, but a sync has taken its write validity
+                    // away.
                     Holds::Direct if kind == FileAccessKind::Write && old.host() == new.host() => {
                         old.with(valid)
                     }

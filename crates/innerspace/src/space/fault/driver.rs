@@ -164,7 +164,7 @@ pub(crate) fn handle(
 /// Releases what the fault holds, on drop, because a store that the fault calls may panic.
 impl Drop for FaultState<'_> {
     fn drop(&mut self) {
-        self.file = FilePage::None; // unlocks the block
+        self.file = FilePage::None; // unlocks the block or the entries
         if !self.replaced.is_empty() {
             self.space
                 .release_replaced(std::mem::take(&mut self.replaced));
@@ -445,7 +445,8 @@ impl<'space> FaultState<'space> {
         nodes.own_path(at, &mut self.spares, &mut self.replaced, moved)
     }
 
-    /// Returns the slot of the address, in a leaf that is exclusive to the space.
+    /// Describes `slot`, with its content `old`, as one that is to get a page of the space's own.
+    /// The slot is that of the faulting address, in a leaf that is exclusive to the space.
     pub(super) fn own_slot(&self, slot: &'space AtomicU64, old: Pte) -> OwnSlot<'space> {
         OwnSlot {
             space: self.space,
