@@ -57,7 +57,7 @@ pub(super) struct Record {
     /// For each of the last restores in place, the latest first: the addresses of the pages that it
     /// gave back, in ascending order.
     pub(super) given_back: [Vec<u64>; GIVEN_BACK],
-    /// The charge for all these lists.
+    /// The charge for `pages` and `given_back`.
     heap: Option<HeapBytes>,
     /// The number of restores in place since the record began.
     pub(super) restores: u32,
@@ -118,7 +118,8 @@ impl Changes {
         });
     }
 
-    /// Returns whether there is a record since a restore to this snapshot.
+    /// Returns whether there is a record of the changes since a restore to this snapshot, with no
+    /// page left out.
     pub(super) fn is_since(&self, snapshot: u64) -> bool {
         let record = self.record.lock();
         record

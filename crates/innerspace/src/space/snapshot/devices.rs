@@ -52,8 +52,8 @@ impl DeviceStates {
         Ok(Some(Arc::new(DeviceStates { states, _heap })))
     }
 
-    /// Restores the devices, which are mapped in `space`. If one panics, the others are still
-    /// restored, and then the panic continues. The caller holds no lock.
+    /// Gives each device its state back, as a callback of `space`. If one panics, the others are
+    /// still restored, and then the panic continues. The caller holds no lock.
     pub(crate) fn bring_back(&self, space: &SpaceInner) {
         let mut panics = Panics::default();
         for (device, state) in &self.states {

@@ -197,7 +197,8 @@ fn mapping_payload(vma: &Vma) -> Result<Vec<u8>, SnapshotFileError> {
 struct Records<'io, S> {
     inner: &'io mut S,
     offset: u64,
-    /// The check of the last record that was written or read.
+    /// The check of the record that was written or read last; before the first record, that of the
+    /// header.
     check: u32,
 }
 
@@ -344,12 +345,12 @@ struct Load<'space, Open> {
 /// A mapping of a space being filled.
 struct Mapping {
     end: u64,
-    /// The protection that the mapping gets at the end.
+    /// The protection that the mapping gets once the end record is read.
     protection: Protection,
     sharing: Sharing,
-    /// The file that a private mapping gets at the end. Until then the mapping is anonymous: a
-    /// store to a private mapping of the file would first read the page, which the file may no
-    /// longer have.
+    /// The file that a private mapping gets once the end record is read. Until then the mapping is
+    /// anonymous: a store to a private mapping of the file would first read the page, which the
+    /// file may no longer have.
     file: Option<Map>,
 }
 

@@ -149,7 +149,7 @@ fn restore_in_place(
     // frames are allocated again in the order of the pages.
     nodes.put_pages(freed.iter().rev().map(|(_, page)| *page));
     known.given_back.rotate_right(1);
-    // From a slice, as `into_iter` would keep the larger allocation of `freed`.
+    // Collected from a slice, because `into_iter` would keep the larger allocation of `freed`.
     known.given_back[0] = freed.iter().map(|(at, _)| *at).collect();
     known.given_back[0].sort_unstable();
     known.doubtful = false;
@@ -178,7 +178,8 @@ struct Walk<'a> {
     record: &'a Record,
     /// The number of pages copied back so far.
     copied: u64,
-    /// Pages that the space has given back, with their addresses.
+    /// The pages that this walk has given back, with their addresses; they are freed after the
+    /// walk.
     freed: Vec<(u64, Pte)>,
 }
 
@@ -248,15 +249,15 @@ impl Walk<'_> {
         known.idle < IDLE || !self.give_back(known, word, image)
     }
 
-    /// Returns whether a page was given back at one of the last restores.
+    /// Returns whether one of the last [`GIVEN_BACK`] restores gave back the page at `at`.
     #[cold]
     fn was_given_back(&self, at: u64) -> bool {
         let lists = &self.record.given_back;
         lists.iter().any(|list| list.binary_search(&at).is_ok())
     }
 
-    /// Replaces the page by the image's. Returns false if the image's page has too many owners to
-    /// count.
+    /// Replaces the page by the image's. Returns false, with nothing changed, if the image's page
+    /// has too many owners to count.
     #[cold]
     fn give_back(&mut self, known: &Changed, word: &AtomicU64, image: FrameId) -> bool {
         let given = match image {
