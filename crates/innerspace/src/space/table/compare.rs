@@ -57,7 +57,8 @@ impl<'pool> Nodes<'pool> {
         counted
     }
 
-    /// Lists the changes that [`Nodes::restore_table`] makes, and takes a ref on each new child.
+    /// Lists the changes that [`Nodes::restore_table`] makes, and takes a ref on each new child. If
+    /// a child has too many parents to count, fails, and the list has the changes before that one.
     fn count_new(
         self,
         ours: FrameId,

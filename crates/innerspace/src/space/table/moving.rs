@@ -31,7 +31,8 @@ impl Nodes<'_> {
             .try_for_each(|there| path(there).map(drop))
     }
 
-    /// Empties the slots of a range. The leaves stay.
+    /// Empties the slots of a range, and adds the pages that were in them to `detached`. The leaves
+    /// stay.
     pub(crate) fn empty(self, range: &Range<u64>, detached: &mut Detached) {
         self.for_each_slot(range, |_, word| {
             let page = pte::take(word);

@@ -40,7 +40,7 @@ pub(crate) struct Leaf {
     pub(crate) exclusive: bool,
 }
 
-/// The error if more nodes are needed than were set aside.
+/// The error if more nodes are needed than [`Spares`] can provide.
 #[derive(Debug)]
 pub(crate) struct NeedNodes;
 
@@ -66,7 +66,7 @@ impl<'pool> Spares<'pool> {
 /// Nodes and pages removed from a table, to be released once no thread can be using them.
 #[derive(Debug, Default)]
 pub(crate) struct Detached {
-    /// One parent's ref on each of these subtrees, with the level of the subtree.
+    /// One parent's ref on each of these subtrees, with the level of the subtree's topmost node.
     pub(super) nodes: Vec<(FrameId, u32)>,
     /// Words that were removed from leaf slots.
     pub(crate) pages: Vec<Pte>,

@@ -43,7 +43,7 @@ impl Pins {
         self.pool.frames.host(self.frames[page])
     }
 
-    /// Copies bytes of one page out. A concurrent store may be seen in part.
+    /// Copies bytes of one page to `into`. A concurrent store may be seen in part.
     pub(crate) fn copy_out(&self, page: usize, offset: usize, into: &mut [u8]) {
         assert!(offset <= PAGE_SIZE && into.len() <= PAGE_SIZE - offset);
         // SAFETY: the bytes are inside one frame of the arena, which the pool keeps mapped and the
@@ -122,7 +122,7 @@ impl Nodes<'_> {
             Ok(())
         };
         let all = (start..end).step_by(PAGE_SIZE).try_for_each(&mut pin);
-        let pins = Pins::adopt(pool, frames); // dropping it takes the pins back
+        let pins = Pins::adopt(pool, frames); // on an error, its drop removes the pins
         all?;
         let leaves = (start & !(LEAF_BYTES - 1)..end).step_by(LEAF_BYTES as usize);
         leaves.for_each(|at| self.mark_pinned(at));
@@ -225,7 +225,8 @@ impl Nodes<'_> {
         page.copied_to(host)
     }
 
-    /// Empties the root of a fork that failed. No other thread can reach it.
+    /// Empties the root of a fork that failed, and gives back its refs on its children. No other
+    /// thread can reach the root.
     pub(crate) fn clear_root(self, root: FrameId) {
         for word in self.words(root) {
             if let Some(child) = self.child(word) {

@@ -239,8 +239,8 @@ pub(crate) fn load_in_order(slot: &AtomicU64) -> Pte {
     Pte(slot.load(Ordering::SeqCst))
 }
 
-/// Replaces `old` by `new` if the slot still has `old`. SeqCst: publishes the page's bytes to
-/// [`load`], and is ordered with [`load_in_order`].
+/// Replaces `old` by `new` if the slot still has `old`. Returns whether it did. SeqCst: publishes
+/// the page's bytes to [`load`], and is ordered with [`load_in_order`].
 pub(crate) fn replace(slot: &AtomicU64, old: Pte, new: Pte) -> bool {
     interleave();
     slot.compare_exchange(old.0, new.0, Ordering::SeqCst, Ordering::Relaxed)

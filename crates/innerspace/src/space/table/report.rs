@@ -102,8 +102,8 @@ impl<'pool> Nodes<'pool> {
         leaves
     }
 
-    /// Counts the pages in the range's leaves. `is_dirty` is called for pages of files to which a
-    /// store would fault.
+    /// Counts the pages of a range. `is_dirty` says whether a page of a file, to which a store
+    /// would fault, is dirty.
     pub(crate) fn count_pages(
         self,
         start: u64,

@@ -68,7 +68,7 @@ impl Nodes<'_> {
         if let Some(leaf) = self.pool.zero_leaf.get() {
             return Some(*leaf);
         }
-        // The first caller creates the leaf for the whole memory, and it is never freed.
+        // The leaf serves the whole memory and is never freed, so the root group pays for it.
         let mut frame = spares.take().ok()?.paid_by_root();
         let zero = self.pool.frames.host(FrameId::ZERO) as u64;
         let words: &[_; SLOTS] = frame.words();

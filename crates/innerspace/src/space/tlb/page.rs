@@ -63,21 +63,21 @@ impl Page {
         unsafe { copy::modify(self.0.as_ptr(), how, operand, order) }
     }
 
-    /// Copies the bytes out.
+    /// Copies bytes of the page to `to`.
     #[inline(always)]
     pub(crate) fn read(self, to: &mut [u8]) {
         // SAFETY: see above; `to` is the caller's own memory.
         unsafe { copy::copy_in(to, self.0.as_ptr()) }
     }
 
-    /// Copies bytes in.
+    /// Copies `from` to the page.
     #[inline(always)]
     pub(crate) fn write(self, from: &[u8]) {
         // SAFETY: see above.
         unsafe { copy::copy_out(self.0.as_ptr(), from) }
     }
 
-    /// Sets the bytes to `byte`.
+    /// Sets `len` bytes of the page to `byte`.
     pub(crate) fn fill(self, byte: u8, len: usize) {
         // SAFETY: see above.
         unsafe { copy::fill(self.0.as_ptr(), byte, len) }

@@ -73,7 +73,7 @@ pub(crate) struct Leaves {
     pub(super) visits: [u16; LEAVES],
     /// An upper bound of the number of coalesced places.
     pub(super) coalesced: u16,
-    /// The number of times that coalesced leaves were forgotten; at most `DOUBLED`.
+    /// The number of times that coalesced leaves were forgotten, counted up to `DOUBLED`.
     pub(super) forgotten: u8,
 }
 
