@@ -125,7 +125,7 @@ impl Sequence {
         }
     }
 
-    /// Invalidates every slot. Called by one writer at a time.
+    /// Invalidates every slot of all caches of the space. Called by one writer at a time.
     pub(crate) fn bump(&self) {
         let next = (self.number.load(Ordering::Relaxed) + 1) & self.mask;
         let wraps = next == 0;
@@ -272,7 +272,8 @@ impl VmaCache {
         sequence.now() == self.shared.number.load(Ordering::Relaxed)
     }
 
-    /// Returns the slot whose mapping contains `at`.
+    /// Returns the slot whose mapping contains `at`, if there is one, and makes it the slot that is
+    /// tried first next time.
     #[inline(always)]
     fn holding(&mut self, at: u64) -> Option<usize> {
         let holds = |copy: &Copy| copy.vma.contains(at);

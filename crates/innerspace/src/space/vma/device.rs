@@ -104,7 +104,7 @@ impl DeviceRef {
         }
     }
 
-    /// Restores a state that the device returned before.
+    /// Restores a state that the device returned before. Does nothing for a file.
     pub(crate) fn restore(&self, state: &[u8]) {
         if let Target::Device(device) = &self.0.target {
             device.restore(state);

@@ -76,7 +76,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Counts this many bytes.
+    /// Counts `bytes` bytes in `ledger`, until the entry is dropped.
     pub(crate) fn new(ledger: &Arc<Ledger>, bytes: usize) -> Entry {
         ledger.bytes.fetch_add(bytes, Ordering::Relaxed);
         Entry {
@@ -85,7 +85,7 @@ impl Entry {
         }
     }
 
-    /// Returns the bytes counted.
+    /// Returns the number of bytes that this entry counts.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }

@@ -29,7 +29,7 @@ pub(crate) struct VmaSet {
 }
 
 impl Changed {
-    /// Appends a later change to this one.
+    /// Returns this change and a later one as one change.
     pub(crate) fn and(mut self, mut next: Changed) -> Changed {
         self.removed.append(&mut next.removed);
         self.added.append(&mut next.added);
@@ -82,7 +82,7 @@ impl VmaSet {
         self.tree.ledger()
     }
 
-    /// Returns whether one set was cloned from the other and neither has changed since.
+    /// Returns whether both sets are unchanged clones of one set, or both are empty.
     pub(crate) fn is_clone_of(&self, other: &VmaSet) -> bool {
         self.tree.is_clone_of(&other.tree)
     }
@@ -216,7 +216,8 @@ impl VmaSet {
         change: impl Fn(Vma) -> Option<Vma>,
         put: Option<Vma>,
     ) -> Changed {
-        // Neighbours that only touch may merge with the new range.
+        // Ranges that only touch `range` are included, because they may merge with what is in it
+        // now.
         let near = range.start.saturating_sub(1)..range.end + 1;
         let mut old: Vec<Vma> = self.overlapping(&near).cloned().collect();
         let mut parts: Vec<Vma> = Vec::with_capacity(old.len() + 3);

@@ -79,7 +79,7 @@ enum Body<V: Ranged> {
     Inner(Row<Child<V>>),
 }
 
-/// Items in order.
+/// The items of a node, in order.
 type Row<T> = ArrayVec<T, WIDTH>;
 
 #[derive(Clone)]
@@ -295,7 +295,7 @@ fn insert_below<V: Ranged>(
     }
 }
 
-/// Inserts into a row. If the row is full, splits it and returns the upper half.
+/// Inserts an item into a row at `place`. If the row is full, splits it and returns the upper half.
 fn insert_item<T: Ranged>(row: &mut Row<T>, place: usize, item: T) -> Option<Row<T>> {
     if !row.is_full() {
         row.insert(place, item);
@@ -383,7 +383,7 @@ pub(crate) struct Iter<'a, V: Ranged> {
     /// For each level above the leaf, the children still to visit.
     above: ArrayVec<std::slice::Iter<'a, Child<V>>, MAX_TREE_DEPTH>,
     leaf: std::slice::Iter<'a, V>,
-    /// Children whose number is smaller are skipped.
+    /// Children whose number ([`Child::most`]) is smaller are skipped.
     least: u64,
 }
 
