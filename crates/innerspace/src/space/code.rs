@@ -167,7 +167,8 @@ impl Code {
         pool.watch(of_file.0, of_file.1, &page.generation);
     }
 
-    /// Removes all pages from the pool's map. The space is being dropped.
+    /// Forgets all watched pages, and removes those of files from the pool's map. Called when the
+    /// space is dropped.
     pub(crate) fn end(&mut self, pool: &WatchedPages) {
         for page in std::mem::take(&mut *self.pages.lock()).into_values() {
             if let Some((file, number)) = page.of_file {

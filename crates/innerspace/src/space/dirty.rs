@@ -32,7 +32,7 @@ mod validate;
 /// The number of ranges that fit in a page of memory. The group is charged for whole pages.
 const A_PAGE: usize = 128;
 
-/// The log of a space.
+/// A space's record of its clean pages, as this module describes it.
 #[derive(Debug, Default)]
 pub(crate) struct DirtyLog {
     /// Whether any page was ever clean. Set with the gate closed, so a fault that has found the
@@ -96,7 +96,7 @@ impl Log {
         (self.clean.len() + 1).div_ceil(A_PAGE) * PAGE_SIZE
     }
 
-    /// Charges for one more range than there are, if that is more than is charged.
+    /// Raises the charge, if necessary, so that it covers one more range than there are.
     fn make_room(&mut self, group: &Group) -> Result<(), LimitError> {
         let wanted = self.bytes_for_one_more();
         match &self.heap {
@@ -132,7 +132,7 @@ impl Log {
         let has_room = self.make_room(group).is_ok();
         let mut taken = Vec::new();
         let (mut to, mut whole) = (range.end, range.clone());
-        // Ranges that touch are joined.
+        // Clean ranges that overlap or touch `range` are joined with it.
         let near = range.start.saturating_sub(1)..range.end.saturating_add(1);
         while let Some(known) = self.take_out(&near) {
             if known.end < to {

@@ -96,7 +96,8 @@ pub enum AtFork {
 pub struct Pinned {
     pins: Pins,
     at: VirtAddr,
-    /// The charge for the list of frames.
+    /// The charge for the list of frames and, with [`AtFork::Refuse`], for the space's note of the
+    /// pin.
     _heap: HeapBytes,
 }
 
@@ -253,7 +254,8 @@ impl Pinned {
         }
     }
 
-    /// Splits a range by pages. Yields the page, the offset in it, and the length of each part.
+    /// Splits a range of the pinned bytes at page boundaries. Yields the number of the page, the
+    /// offset in the page, and the length of each part. Panics if the bytes are not all pinned.
     fn split(&self, offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
         let size = self.pages().bytes();
         assert!(
@@ -300,7 +302,7 @@ impl<'pool> PinnedCopies<'pool> {
             let alloc = |_| space.pool.alloc(group.id(), 0, AllocMode::Wait);
             (0..count).map(alloc).collect::<Result<Vec<_>, _>>()
         };
-        let nodes = frames(found.nodes - 1)?; // the fork has its root
+        let nodes = frames(found.nodes - 1)?; // the fork has its root already
         let pages = frames(found.pages.len())?;
         Ok(PinnedCopies { nodes, pages })
     }

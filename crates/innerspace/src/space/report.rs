@@ -26,7 +26,7 @@ pub struct MappingInfo {
     pub end: VirtAddr,
     /// The accesses allowed; serialized as printed: `rw`, `r-`, `rwx`.
     pub protection: Protection,
-    /// Whether stores go to the file.
+    /// Whether stores go to the mapped file or device, or to pages of this space alone.
     pub sharing: Sharing,
     /// The kind of memory that is mapped.
     pub kind: MappingKind,
@@ -40,7 +40,7 @@ pub struct MappingInfo {
     /// How the mapping's file will be read: [`Advice::Normal`], [`Advice::Random`] or
     /// [`Advice::Sequential`].
     pub reading: Advice,
-    /// The resident pages.
+    /// The numbers of the mapping's pages, by kind and state.
     pub pages: PageStats,
 }
 
@@ -70,7 +70,7 @@ pub enum MappingKind {
 pub struct SpaceStats {
     /// The mappings, by address.
     pub mappings: Vec<MappingInfo>,
-    /// The sum over the mappings.
+    /// The sums of the mappings' `pages`.
     pub pages: PageStats,
     /// The nodes of the page table, each of one page. Nodes shared with forks are included.
     pub tables: PageCount,
