@@ -50,7 +50,8 @@ pub enum FileError {
     WouldBlock {
         /// The file.
         file: Arc<str>,
-        /// The offset of the byte, or of the beginning of its block.
+        /// An offset for which the call would have had to wait, or the beginning of the block
+        /// there.
         offset: u64,
     },
     /// The range is not inside the file.
@@ -246,7 +247,7 @@ pub enum FileError {
         file: Arc<str>,
         /// The number of bytes held back.
         dirty: u64,
-        /// The event that allows these blocks to be written.
+        /// The event that will allow the bytes held back to be written.
         reason: HeldReason,
     },
     /// Too much data is unwritten, and the store refuses to take it. A write that gets this error
@@ -464,7 +465,7 @@ impl<E: Clone> ErrorSequence<E> {
 pub(crate) struct ErrorLog(Mutex<VecDeque<FileError>>);
 
 impl ErrorLog {
-    /// The most errors kept.
+    /// The most errors that the log keeps.
     pub(crate) const CAPACITY: usize = 64;
 
     /// Adds an error. A full log drops its oldest error, and returns it for the caller to count.

@@ -8,12 +8,12 @@ use crate::reclaim::AllocMode;
 pub(crate) enum Wait {
     /// The call may call the store, evict, and sleep on locks.
     Yes,
-    /// The call may do none of these.
+    /// The call must neither call the store, nor evict, nor sleep on a lock.
     No,
 }
 
 impl Wait {
-    /// Returns the mode in which such a call allocates memory.
+    /// Returns the mode in which a call with this value allocates memory.
     pub(crate) fn alloc_mode(self) -> AllocMode {
         match self {
             Wait::Yes => AllocMode::Wait,

@@ -39,7 +39,7 @@ into_io_error!(TimedOut, |error| io::ErrorKind::TimedOut);
 /// make them itself.
 const OTHERS_WAIT: Duration = Duration::from_millis(10);
 
-/// A waker for a thread that sleeps in place.
+/// A waker for a thread that sleeps in [`wait_for`].
 struct Bell(Arc<Sleeper>);
 
 impl Wake for Bell {

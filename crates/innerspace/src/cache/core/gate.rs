@@ -30,7 +30,8 @@ use crate::sync::panics::Panics;
 use crate::sync::{Apart, Arc};
 use crate::units::PageCount;
 
-/// How many times an operation makes room before it returns the error.
+/// The most times that an operation which lacks memory makes room and tries again, before it
+/// returns the error.
 pub(crate) const ROOMS: u32 = 8;
 
 /// The number of pages to make room for in addition to the blocks that an operation needs: for
@@ -46,7 +47,8 @@ pub(crate) struct StoreCall {
 }
 
 impl FileCore {
-    /// Returns the address by which the file is identified among open files.
+    /// Returns the address of this structure. It identifies the file in the marks of store calls,
+    /// in the lanes of tasks, and among watched pages.
     pub(crate) fn address(&self) -> usize {
         std::ptr::from_ref(self) as usize
     }

@@ -15,8 +15,8 @@ use crate::sync::due::Due;
 use crate::sync::panics::Panics;
 use crate::sync::{Arc, Mutex, Weak};
 
-/// The request of one future. The future owns it. The file's list, and the job that takes the view,
-/// have weak references to it.
+/// The request of one future. The future owns it. The file's list, and the job that takes the view
+/// for it, have weak references to it.
 #[derive(Debug)]
 pub(crate) struct Request {
     cache: Arc<Cache>,
@@ -41,7 +41,7 @@ enum Answer {
 }
 
 impl Answer {
-    /// Keeps the result if there is no other and the future still wants one. Otherwise returns it.
+    /// Keeps the result if no other is kept and the future still wants one. Otherwise returns it.
     fn settle(&mut self, result: Result<View, FileError>) -> Option<Result<View, FileError>> {
         match self {
             Answer::None => {
@@ -185,7 +185,8 @@ impl ReadyList {
         }
     }
 
-    /// Notes that the file changed as a whole. The caller calls [`ReadyList::wake_due`] afterwards.
+    /// Marks all futures in the list as due, because any part of the file may have changed. The
+    /// caller calls [`ReadyList::wake_due`] afterwards.
     pub(crate) fn changed(&self) {
         self.filled(0..u64::MAX);
     }

@@ -16,7 +16,8 @@ use crate::units::{MIB, PAGE_SHIFT};
 /// A store, and a mark that it is in use.
 pub(crate) struct StoreHandle {
     store: Arc<dyn Store>,
-    /// Declared after `store`, so that it is dropped after the store.
+    /// Weak references to it show whether the store is in use. Declared after `store`, so that it
+    /// is dropped after the store.
     open: Arc<()>,
 }
 

@@ -1,5 +1,5 @@
-//! Writes a part of a file's dirty blocks: for the flusher, in the lane of the file, or for a
-//! request that needs memory.
+//! Writes a part of a file's dirty blocks: in the background, here or in the file's lane, or for a
+//! writer that needs room.
 
 use crate::cache::core::FileCore;
 use crate::cache::dirty::index::WriteReason;

@@ -72,7 +72,7 @@ pub(crate) struct DirtyIndex {
     flushable: bool,
 }
 
-/// Numbers that only grow. A caller compares them with later ones.
+/// Numbers that only grow. A caller keeps a copy, and compares it with a later one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Progress {
     /// The number of writes begun, which is also the number of the latest write.
@@ -144,7 +144,8 @@ impl DirtyIndex {
         }
     }
 
-    /// Puts accepted blocks in doubt because they have to be written again in any case.
+    /// Puts accepted blocks in doubt, because a punch that covers some of them will be repeated:
+    /// they have to be written again.
     pub(crate) fn doubt(&mut self, blocks: Range<u64>) {
         self.accepted.remove_all(blocks.clone());
         self.doubted.set(blocks, ());

@@ -17,10 +17,12 @@ use crate::cache::core::FileCore;
 use crate::group::GroupId;
 use crate::units::PageCount;
 
-/// Dirty pages above `1 / BACKGROUND_PART` of a group's limit are written in the background.
+/// When more than `1 / BACKGROUND_PART` of a group's limit is dirty, blocks of any age are written
+/// in the background.
 const BACKGROUND_PART: u64 = 5;
-/// Above `1 / HARD_PART` of a group's limit, writers write pages themselves. They are refused if
-/// none can be written, because the write order holds them back or a store keeps failing.
+/// When more than `1 / HARD_PART` of a group's limit is dirty, writers write blocks back
+/// themselves. A writer is refused if no block can be written, because the write order holds blocks
+/// back or a store keeps failing.
 const HARD_PART: u64 = 2;
 
 /// How many dirty pages a group has.

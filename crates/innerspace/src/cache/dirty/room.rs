@@ -13,7 +13,7 @@ use crate::cache::wait::Wait;
 use crate::group::{GroupId, LimitReason};
 use crate::units::PageCount;
 
-/// How long a writer waits for one background flush, and how many of them it waits for.
+/// How long a writer waits for one background flush, and for how many flushes it waits at most.
 const FLUSH_WAIT: Duration = Duration::from_millis(500);
 const FLUSHES: u32 = 3;
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// One dirty block.
+/// The note for a dirty block: since when it is dirty, and which barrier may hold it back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Dirty {
     /// The tick in which the block became dirty.
@@ -24,7 +24,7 @@ pub(crate) struct Runs<T> {
 
 #[derive(Clone, Copy, Debug)]
 struct Run<T> {
-    /// The block after the last one.
+    /// The number of the block after the run's last one.
     end: u64,
     note: T,
 }

@@ -46,7 +46,7 @@ impl WriteState {
         !self.is_flushing.swap(true, Ordering::Acquire)
     }
 
-    /// Called by the job of a flush. Dropping the result ends the flush, even after a panic of a
+    /// Returns a guard for the job of a flush. Dropping it ends the flush, even after a panic of a
     /// store.
     pub(crate) fn flush_of_job(&self) -> OnDrop<impl FnMut()> {
         debug_assert!(self.is_flushing.load(Ordering::Relaxed), "begun before");

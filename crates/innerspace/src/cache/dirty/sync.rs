@@ -36,7 +36,8 @@ pub(crate) fn sync_store(core: &FileCore, what: SyncWhat) -> Result<(), FileErro
 }
 
 /// Like [`sync_store`]. With [`Wait::No`], waits at most [`OTHERS_WAIT`] for a sync of another
-/// thread, then gives up without an error, and leaves locked blocks in doubt.
+/// thread to end, and then gives up without an error. If its own sync fails, blocks that are locked
+/// stay in doubt.
 fn sync_store_as(core: &FileCore, what: SyncWhat, mode: Wait) -> Result<(), FileError> {
     let patience = (mode == Wait::No).then_some(OTHERS_WAIT);
     let Some(mut running) = core.writes.syncs.begin(what, patience) else {

@@ -44,8 +44,8 @@ pub(crate) fn sync_blocks(
     let put_off = core.dirty().was_put_off(before);
     if put_off {
         failpoint!(PutOff);
-        // These writes come after the cut. No other cut can begin while the lock is held, so the
-        // sync ends.
+        // A cut may have put off writes. Once the lock is held, that cut has ended and no other can
+        // begin, so the writes below are not put off again.
         let _steady = core.locks.shared();
         unwritten += write_dirty_now(core, &blocks).failed;
     }

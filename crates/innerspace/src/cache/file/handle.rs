@@ -115,7 +115,8 @@ impl Drop for PagedFile {
         if !last.in_store_call() && last.may_call_unasked() {
             let mut panics = Panics::default();
             panics.catch(|| close_once(last.core()));
-            // After the memory's last handle is dropped, no other thread may do the deferred work.
+            // Once the memory's last handle is dropped, there may be no other thread to do the
+            // deferred work.
             panics.catch(|| last.cache.run_deferred_if_abandoned());
             panics.go_on();
         }
@@ -436,8 +437,9 @@ impl PagedFile {
         self.sync(blocks, Some(SyncWhat::Data))
     }
 
-    /// Writes unwritten blocks. If `what` is given, also makes the file durable. Returns the latest
-    /// failure that was not yet reported to this handle, or else the error of this call.
+    /// Writes the unwritten blocks among `blocks`. If `what` is given, also syncs the store.
+    /// Returns the latest failure that was not yet reported to this handle, or else the error of
+    /// this call.
     pub(super) fn sync(&self, blocks: Range<u64>, what: Option<SyncWhat>) -> Result<(), FileError> {
         let outcome = sync_blocks(self.core(), blocks, what);
         self.core().cache.run_deferred_if_abandoned();

@@ -53,8 +53,8 @@ pub(crate) enum Word {
     Empty,
     /// A cached block, with its first frame.
     Block(FrameId),
-    /// The shadow of an evicted block: the number of evictions before it was evicted. The block
-    /// counts as absent.
+    /// The shadow of an evicted block: the group that it was charged to, and the count of pages
+    /// that this group had evicted by then. The block counts as absent.
     Shadow(u64),
     /// A node, with its frame and its height.
     Node(FrameId, u32),
@@ -241,7 +241,8 @@ fn walk<'n>(root: &'n AtomicU64, nodes: &'n impl Nodes, block: u64) -> Way<'n> {
 }
 
 /// Calls `visitor` for the blocks and shadows in `range` (not empty) below the word in `slot`,
-/// until it returns something. `base` is the first block number below `slot`.
+/// until `visitor` returns a value, which is then returned. `base` is the first block number below
+/// `slot`.
 fn visit<R>(
     nodes: &impl Nodes,
     slot: &AtomicU64,

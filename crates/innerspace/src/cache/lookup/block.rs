@@ -328,5 +328,5 @@ impl FileCore {
     }
 }
 
-/// The hold word of a block with two references: of the index and of one user.
+/// The hold word of a block with two references: the index's and one user's.
 pub(crate) const INDEX_AND_USER: HoldState = HoldState::cached(2);

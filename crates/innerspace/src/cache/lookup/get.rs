@@ -182,7 +182,7 @@ impl FileCore {
         }
     }
 
-    /// Takes a reference to the block that is cached at `block` now.
+    /// Returns a reference to the block that is cached at `block` now, or `None` if there is none.
     pub(crate) fn lookup(&self, block: u64) -> Option<BlockRef<'_>> {
         let mut backoff = Backoff::new();
         loop {

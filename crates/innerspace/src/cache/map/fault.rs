@@ -95,7 +95,7 @@ impl LockedBlock {
         self.barrier.is_none_or(is_current)
     }
 
-    /// Whether this is a block of this file.
+    /// Whether the locked block belongs to `file`.
     pub(crate) fn is_of(&self, file: &FileInner) -> bool {
         Arc::ptr_eq(&self.core, file.core())
     }
@@ -203,8 +203,8 @@ fn fault_block_steady(
                     let block = LockedBlock::new(shared, locked, barrier);
                     return Ok(FaultPage::Block(block));
                 }
-                // The views keep the old frame. Moving the block to another frame revokes all
-                // translations, which waits.
+                // The block is viewed, so it has to move to another frame, while the views keep the
+                // old one. The move revokes all translations, which waits.
                 None if wait == Wait::No => return Err(would_block()),
                 None => {
                     drop(steady);

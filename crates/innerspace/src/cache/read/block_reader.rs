@@ -25,7 +25,7 @@ use crate::reclaim::Trial;
 use crate::sync::atomic::Ordering;
 use crate::units::FrameId;
 
-/// The number of blocks that are remembered.
+/// The most blocks that a reader remembers.
 const RECENT: usize = 16;
 
 /// Looks up blocks of a file for one thread, and remembers the last 16: a small read from one of
@@ -133,7 +133,8 @@ impl BlockReader {
             None => Ok(View::zeros(len)),
             Some(frame) => match View::of_frame(&core.pool, frame, 0..len) {
                 Some(view) => Ok(view),
-                // The block is being written, is mapped writable, or has left this frame.
+                // The block is being written, is mapped writable, has left this frame, or has as
+                // many views as can be counted.
                 None => handle.view(bytes, wait),
             },
         }
@@ -217,7 +218,8 @@ impl Recent {
     }
 }
 
-/// Returns the byte range of a block in a file of `size` bytes.
+/// Returns the byte range of a block in a file of `size` bytes, or an error if the block is past
+/// the end.
 fn bytes_of_block(core: &FileCore, block: u64, size: u64) -> Result<Range<u64>, FileError> {
     let start = block.saturating_mul(core.block_bytes());
     let end = start.saturating_add(core.block_bytes()).min(size);

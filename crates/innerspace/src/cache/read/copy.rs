@@ -132,7 +132,8 @@ impl Handle {
         self.scan(range, on, wait).map(|_| ())
     }
 
-    /// Like [`Handle::scan_all`], until `each` breaks.
+    /// Like [`Handle::scan_all`], but stops when `each` breaks, and returns the value that it
+    /// breaks with.
     pub(crate) fn scan<B>(
         self: &Arc<Handle>,
         range: Range<u64>,

@@ -307,14 +307,15 @@ impl FileCore {
     /// the next. Never fails.
     pub(crate) fn fill_together(&self, pages: &[u64]) {
         let mut blocks: Vec<u64> = pages.iter().map(|page| page >> self.id.order).collect();
-        // Adjacent blocks are one request, also if they are mapped in another order.
+        // Adjacent blocks become one request, even if they are mapped in another order.
         blocks.sort_unstable();
         blocks.dedup();
         let most = self.nearest_limit() / TOGETHER_PART / self.block_bytes();
         blocks.truncate(usize::try_from(most).unwrap_or(usize::MAX));
         let _steady = self.locks.shared();
         if self.check_version().is_err() {
-            // A later lookup of a block also returns this error.
+            // If the store has changed, a later lookup that misses returns this error too. If the
+            // store did not answer, it is asked again in a later tick.
             return;
         }
         let mut rest = &blocks[..];
@@ -325,7 +326,8 @@ impl FileCore {
             rest = later;
             if !rest.is_empty() {
                 for held in now.iter().filter_map(|block| self.lookup(*block)) {
-                    // A later lookup of the block returns the error of its fill.
+                    // If the fill failed, a later lookup of the block repeats it, and returns the
+                    // error if it fails again.
                     let _ = self.wait_filled(&held);
                 }
             }

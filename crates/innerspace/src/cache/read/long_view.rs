@@ -86,7 +86,8 @@ use crate::units::{MIB, PAGE_SHIFT, PAGE_SIZE, PageCount};
 const AT_ONCE: u64 = 2 * MIB;
 const AT_ONCE_PART: u64 = 16;
 
-/// The state of making a file's blocks consecutive.
+/// The progress of `line_up`, which brings the blocks of a range into the consecutive frames of a
+/// window.
 struct LineUp<'f> {
     core: &'f FileCore,
     blocks: Range<u64>,
@@ -134,7 +135,7 @@ impl Handle {
             });
         }
         if len <= PAGE_SIZE as u64 {
-            // Usually the blocks are read into consecutive frames.
+            // Blocks that are read here usually get consecutive frames, and then need no copy.
             for block in blocks.clone() {
                 let miss = Miss::of(&self.stream).wanting(blocks.end - block);
                 core.read_block(block << core.block_shift(), miss, Wait::Yes)?;
@@ -231,7 +232,7 @@ impl Handle {
         }
     }
 
-    /// Returns a view over several blocks that consists of new pages, filled by copying.
+    /// Returns a view of new pages, to which the bytes of several blocks are copied.
     pub(super) fn copied_view(
         self: &Arc<Handle>,
         range: Range<u64>,
@@ -436,9 +437,9 @@ impl<'f> LineUp<'f> {
     }
 
     /// Makes the next block in the window. If it has data, also makes the absent blocks with data
-    /// directly after it, as far as frames were taken and one request goes. Returns false if
-    /// another thread made one of them. With `ahead`, notes the miss in that handle's stream, which
-    /// may read ahead.
+    /// directly after it, as many as there are frames for and as fit in one request. Returns false
+    /// if another thread made one of them. With `ahead`, notes the miss in that handle's stream,
+    /// which may read ahead.
     fn make(&mut self, ahead: Option<&Handle>) -> Result<bool, FileError> {
         let core = self.core;
         let steady = core.locks.shared();

@@ -199,7 +199,7 @@ impl One {
             false => last / step,
         };
         let left = left.saturating_sub(self.asked);
-        // A stream of strides makes requests of single blocks.
+        // A stream whose step is longer than one block makes requests of single blocks.
         let stride = tuning.stride(window).filter(|_| step == 1);
         let wanted = match stride {
             Some(_) => (window * 2).saturating_sub(self.asked),
@@ -211,11 +211,13 @@ impl One {
             && count < left
             && (self.asked > 0 || count > stride)
         {
-            // A small request would take the place of a large one.
+            // Only requests of full size are made now: a smaller one would take the place of a full
+            // one.
             count -= count % stride;
         }
         if count == 0 && (tuning.room == 0 || tuning.room < wanted) {
-            // The window is requested when the reader comes to the next block.
+            // There is too little room in flight. The window is requested when the reader comes to
+            // the next block.
             return Ahead::default();
         }
         let first = self.asked + 1;

@@ -267,8 +267,8 @@ impl Job for Call {
 }
 
 impl FileCore {
-    /// Returns how many more blocks may be put in flight now, by the limits of all groups above the
-    /// file.
+    /// Returns how many more blocks may be put in flight now under the limits of all groups that
+    /// pay for the file.
     pub(crate) fn room_in_flight(&self) -> u64 {
         let rooms = self.id.groups.iter().map(|group| {
             let max = self.pool.groups.max(*group).map_or(u64::MAX, |max| max.0);
@@ -353,7 +353,8 @@ impl FileCore {
         }
     }
 
-    /// Reads a part of neighbouring blocks.
+    /// Reads the bytes `part` of neighbouring blocks, counted from the beginning of the block
+    /// `first`. Returns an error if the store has fewer.
     fn read_bytes(
         &self,
         store: &dyn Store,
@@ -378,7 +379,8 @@ impl FileCore {
         read.map_err(|error| self.store_error(StoreAction::Read, offset, wanted as u64, error))
     }
 
-    /// Reads neighbouring blocks one by one. Returns the result of each.
+    /// Reads the first `wanted` bytes of neighbouring blocks, block by block. Returns an error or
+    /// `None` for each block.
     fn read_singly(
         &self,
         store: &dyn Store,

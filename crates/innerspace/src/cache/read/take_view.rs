@@ -95,7 +95,7 @@ impl Handle {
     /// Takes a view that is not a hit: of a block that is not hot, that is not where it was last
     /// found, or that has to be filled; or of several blocks. With [`Wait::No`], fails for a block
     /// that has to be filled, is being written, or is mapped writable, and for a view longer than
-    /// `MAX_ZEROS` whose blocks do not lie in a row.
+    /// `MAX_ZEROS` whose blocks are not cached in consecutive frames.
     #[cold]
     #[inline(never)]
     fn view_missed(

@@ -209,7 +209,8 @@ impl Handle {
                 Some(held) => {
                     let view = View::of_frame(&core.pool, held.frame, start..start + len);
                     // Without a view, the block is being written or mapped writable, so it is
-                    // needed in the cache.
+                    // needed in the cache; or it has left this frame, or has as many views as can
+                    // be counted.
                     each(&view.map_or_else(|| self.view(piece, Wait::Yes), Ok)?);
                 }
             }

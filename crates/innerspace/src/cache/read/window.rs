@@ -53,7 +53,7 @@ pub(crate) struct Tuning {
     pub(crate) request: u64,
     /// The number of blocks that may be put in flight now.
     pub(crate) room: u64,
-    /// The number of the file's blocks so far that were read ahead and evicted unused.
+    /// How many of the file's blocks have been read ahead and evicted unused so far.
     pub(crate) wasted: u64,
 }
 

@@ -337,8 +337,9 @@ impl Cache {
     /// some.
     pub(super) fn wake(&self, payer: GroupId, waker: Waker) {
         let may_call = reentry::is_outermost() && !StoreScope::is_any_open();
-        // A thread of the program does not call the waker either. Otherwise it could be held up by
-        // a waker that hangs, perhaps that of another tenant with which it shares a file.
+        // If the memory has threads of its own, a thread of the program leaves the waker to them.
+        // Otherwise it could be held up by a waker that hangs, perhaps that of another tenant with
+        // which it shares a file.
         if !may_call || self.is_served() && !is_in_job() {
             return self.defer(payer, None, move || waker.wake());
         }
@@ -399,8 +400,8 @@ impl Cache {
         }
     }
 
-    /// Whether [`Cache::wait_closed`] would wait for any file. The caller may have locked the table
-    /// of files: no file is dropped here.
+    /// Whether [`Cache::wait_closed`] would wait for any file. The caller may have locked the
+    /// memory's own table of open files: no file is dropped here.
     pub(crate) fn is_closing(&self, identity: Identity) -> bool {
         self.files.lock().open_as(identity).next().is_some()
     }
