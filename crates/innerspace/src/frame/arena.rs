@@ -51,8 +51,8 @@ impl FrameOffset {
 #[derive(Debug)]
 pub(super) struct Arena {
     memory: Mapping,
-    /// The number of frames. It is as wide as the values that are compared with it, so that the
-    /// comparison can take it as a memory operand.
+    /// The number of frames and holes. It is as wide as the values that are compared with it, so
+    /// that the comparison can take it as a memory operand.
     frames: u64,
 }
 
@@ -92,8 +92,8 @@ impl Arena {
         unsafe { self.memory.base().add(id.index() << PAGE_SHIFT) }
     }
 
-    /// Returns the address at which the first byte of frame `id` would be. Any number is allowed,
-    /// so the address may only be used for hints, such as a prefetch.
+    /// Returns the address at which the first byte of frame `id` would be. `id` need not be in the
+    /// arena, so the address may only be used for hints, such as a prefetch.
     #[inline(always)]
     pub(super) fn hint(&self, id: FrameId) -> *const u8 {
         self.memory.base().wrapping_add(id.index() << PAGE_SHIFT)
@@ -127,7 +127,7 @@ impl Arena {
         (frames.start as usize) << PAGE_SHIFT..(frames.end as usize) << PAGE_SHIFT
     }
 
-    /// Gives the memory of some frames back to the host. Only the caller uses these frames.
+    /// Gives the memory of some frames back to the host. No other thread may be using these frames.
     pub(super) fn discard(&self, frames: Range<u32>) {
         self.memory.discard(Arena::bytes(frames));
     }

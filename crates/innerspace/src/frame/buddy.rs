@@ -46,7 +46,8 @@ pub(super) struct Buddy {
 
 impl Buddy {
     /// Creates an allocator in which all frames before `end` are free, except the zero frame. The
-    /// frames from the next multiple of the largest block on are holes; there are `all` addresses.
+    /// arena has `all` addresses. Those from the first multiple of 512 that is not below `end` are
+    /// holes.
     pub(super) fn new(all: u32, end: u32) -> Buddy {
         let holes = end.next_multiple_of(1 << MAX_ORDER);
         Buddy {
@@ -84,8 +85,8 @@ impl Buddy {
         Some(self.take_listed(metas, list, order))
     }
 
-    /// Takes a block of this order from the list `list`, which must not be empty, and whose order
-    /// must be at least as large.
+    /// Takes a block of order `order` from the list of the blocks of order `list`. That list must
+    /// not be empty, and `list` must not be below `order`.
     fn take_listed(&mut self, metas: &[Meta], list: u8, order: u8) -> FrameId {
         let first = self.lists[usize::from(list)].pop_front(metas);
         let id = first.expect("the chosen list has a block");
@@ -97,8 +98,9 @@ impl Buddy {
         id
     }
 
-    /// Takes the lowest block of this order that has memory which was never given out. Memory that
-    /// is skipped for the sake of alignment goes to the backs of the lists.
+    /// Takes the lowest block of this order in the memory that was never given out. Frames that are
+    /// skipped for the sake of alignment go to the backs of the lists. If they complete a block
+    /// there that is large enough, takes that one instead.
     fn take_untouched(&mut self, metas: &[Meta], order: u8) -> Option<FrameId> {
         let start = self.untouched.start.next_multiple_of(1 << order);
         if start > self.untouched.end {
@@ -111,7 +113,8 @@ impl Buddy {
             for (id, order) in blocks_of(skipped) {
                 self.give_at(metas, id, order, End::Back);
             }
-            // If the frames below them are free, the skipped frames have completed a block.
+            // Together with free frames below them, the skipped frames may have completed a block
+            // that is large enough.
             let whole = self.take_from_lists(metas, order);
             if whole.is_some() {
                 return whole;
@@ -201,9 +204,9 @@ impl Buddy {
     fn give_at(&mut self, metas: &[Meta], mut id: FrameId, mut order: u8, end: End) {
         while order < MAX_ORDER {
             let buddy = FrameId(id.0 ^ (1 << order));
-            // The zero frame's kind keeps frame 1 from merging with it. The frames behind those
-            // that were free at first begin at a multiple of the largest block, so no block is on
-            // both sides.
+            // The zero frame's kind keeps frame 1 from merging with it. The addresses that were
+            // holes at first begin at a multiple of the largest block, so no block spans that
+            // boundary.
             let Some(meta) = metas.get(buddy.index()) else {
                 break;
             };

@@ -162,13 +162,13 @@ impl Flags {
         self.0.fetch_and(!set.0, Ordering::Release);
     }
 
-    /// Sets bits and returns the previous ones.
+    /// Sets bits. Returns all bits that were set before.
     pub(crate) fn test_and_set(&self, set: FlagSet) -> FlagSet {
         set.check_not_of_lock();
         FlagSet(self.0.fetch_or(set.0, Ordering::AcqRel))
     }
 
-    /// Clears bits and returns the previous ones.
+    /// Clears bits. Returns all bits that were set before.
     pub(crate) fn test_and_clear(&self, set: FlagSet) -> FlagSet {
         set.check_not_of_lock();
         FlagSet(self.0.fetch_and(!set.0, Ordering::AcqRel))

@@ -23,13 +23,13 @@ use crate::sys::memory::Pages;
 use crate::{FrameId, Grouped, PAGE_SIZE};
 
 /// The number of holes (addresses for windows) for each usable frame. They cost nothing but
-/// addresses, except under model checkers, which create the metadata of every frame.
+/// addresses, except under model checkers, which create metadata for every address.
 const HOLES_PER_FRAME: u32 = if cfg!(any(shuttle, miri)) { 1 } else { 3 };
 
-/// The number of frames whose metadata shares a page.
+/// The number of frames whose metadata fits in one page.
 const METAS_PER_PAGE: usize = PAGE_SIZE / size_of::<Meta>();
 
-/// The default reserve, in frames. Small arenas have less.
+/// The default reserve, in frames. Small arenas have a smaller one.
 pub(crate) const DEFAULT_RESERVE: u32 = 64;
 
 /// Options for an arena.
@@ -234,7 +234,7 @@ impl Frames {
     }
 
     /// Marks a frame as no longer allocated: the first half of freeing. The frame must be a block
-    /// of its own, and must not be held.
+    /// of order 0, and must not be held.
     #[inline(always)]
     pub(crate) fn end_single(&self, id: FrameId) {
         let meta = self.meta(id);
@@ -327,8 +327,9 @@ impl Frames {
         for page in pages {
             let start = page * METAS_PER_PAGE;
             let metas = start..(start + METAS_PER_PAGE).min(self.metas.len());
-            // A block that begins in another page would fill this page, but this page has a hole.
-            // So all its frames are holes, or were never given out and have zeros here.
+            // If every element of this page is `Part`, none of them is in a block that begins in
+            // another page: such a block would fill this page, but one of the elements is that of a
+            // hole. So all are elements of holes, or zeros of frames that were never given out.
             let is_part = |meta: &Meta| meta.kind() == Kind::Part;
             if self.metas[metas.clone()].iter().all(is_part) {
                 self.metas.discard(metas);
@@ -434,7 +435,7 @@ mod for_tests {
             OwnedFrame::new(self, id, meta.order(), false)
         }
 
-        /// Returns the free frames of all magazines to the buddy lists. `alloc` does so before it
+        /// Moves the free frames of all magazines to the buddy lists. `alloc` does so before it
         /// gives up, if that may help.
         pub(crate) fn drain_magazines(&self) {
             drop(self.allocator.drain_magazines(&self.metas));

@@ -119,7 +119,8 @@ impl HoldState {
         !self.is_cached() && self.views() > 0
     }
 
-    /// Returns whether a hit may take a view: all four bits are clear, and the count has room.
+    /// Returns whether a hit may take a view: UNCACHED, WMAPPED, WRITER and COLD are clear, and the
+    /// count of views has room.
     #[inline(always)]
     const fn is_hot(self) -> bool {
         self.0 & (UNCACHED | WMAPPED | WRITER | COLD | VIEWS_FULL) == 0
@@ -345,9 +346,9 @@ impl Hold {
         });
     }
 
-    /// Clears COLD if the frame is cached: a use has no mark to set, and the bytes are up to date.
-    /// The caller holds the frame, and checks the marks again afterwards. AcqRel: pairs with
-    /// [`Hold::cool`] and, for the bytes, with [`Hold::try_view_hot`].
+    /// Clears COLD if the frame is cached. The caller holds the frame, has found that a use has no
+    /// mark to set and that the bytes are up to date, and checks the marks again afterwards.
+    /// AcqRel: pairs with [`Hold::cool`] and, for the bytes, with [`Hold::try_view_hot`].
     pub(crate) fn warm(&self) {
         let _cached = self.update(Ordering::AcqRel, |now| {
             now.is_cached().then_some(now.0 & !COLD)

@@ -94,8 +94,8 @@ impl HugeParts {
     }
 }
 
-/// Splits frames where parts of `1 << order` frames begin. Returns each piece with the number of
-/// its part.
+/// Splits a range of frames at the boundaries of parts, which have `1 << order` frames. Returns
+/// each piece with the number of its part.
 fn split(frames: &Range<u32>, order: u8) -> impl Iterator<Item = (usize, Range<u32>)> + use<> {
     let frames = frames.clone();
     let pieces = (frames.start >> order..).map(move |part| {

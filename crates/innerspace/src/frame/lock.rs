@@ -251,8 +251,8 @@ impl<'a> FrameLock<'a> {
         true
     }
 
-    /// Tries the bit once, under the queue's mutex. Acquire: pairs with the Release of the previous
-    /// unlock.
+    /// Tries once to set LOCKED, under the queue's mutex. Returns whether the caller has set it.
+    /// Acquire: pairs with the Release of the previous unlock.
     fn take(&self) -> bool {
         self.byte().fetch_or(LOCKED, Ordering::Acquire) & LOCKED == 0
     }

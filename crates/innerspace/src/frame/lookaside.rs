@@ -93,8 +93,8 @@ impl Lookaside {
         FrameId(self.word(tag).load(Ordering::Relaxed))
     }
 
-    /// Returns the guess of the tag's run if the run has one in the arena, otherwise that of its
-    /// word. This takes a few more instructions than `guess`.
+    /// Returns the guess of the tag's run if the run has one in the arena, otherwise the guess of
+    /// the tag's word. This takes a few more instructions than `guess`.
     #[inline(always)]
     pub(crate) fn guess_in_run(&self, tag: Tag) -> FrameId {
         let run = self.run(tag).load(Ordering::Relaxed); // relaxed, as in `guess`

@@ -69,7 +69,8 @@ pub(crate) enum Source {
 #[derive(Debug)]
 struct Common {
     lists: Mutex<Buddy>,
-    /// The number of frames in the buddy lists. It is written under their mutex, and read without.
+    /// The number of frames in the buddy lists. It is written under their mutex, and read without
+    /// it.
     listed: AtomicU32,
 }
 
@@ -88,8 +89,8 @@ pub(super) struct Allocator {
 }
 
 impl Allocator {
-    /// Makes an allocator in which all frames before `end` except the zero frame are free.
-    /// There are addresses for `all`.
+    /// Makes an allocator in which all frames before `end` except the zero frame are free. The
+    /// arena has addresses for `all` frames.
     pub(super) fn new(all: u32, end: u32, reserve: u32) -> Allocator {
         let buddy = Buddy::new(all, end);
         // All magazines together, including those of idle threads, withhold at most a quarter of
@@ -215,7 +216,7 @@ impl Allocator {
         self.magazines.with(magazine_number(), work)
     }
 
-    /// Returns the frames of all magazines to the buddy lists. No thread uses a magazine until the
+    /// Moves the frames of all magazines to the buddy lists. No thread uses a magazine until the
     /// result is dropped.
     pub(super) fn drain_magazines(&self, metas: &[Meta]) -> Draining<'_> {
         #[cfg(all(test, not(shuttle)))]
@@ -235,7 +236,8 @@ impl Allocator {
         self.capacity / 2
     }
 
-    /// Fills an empty magazine by half, and takes one of the frames.
+    /// Fills an empty magazine to half its capacity, as far as the lists have frames to spare, and
+    /// takes one of these frames.
     #[cold]
     fn take_half(&self, metas: &[Meta], magazine: &Stack) -> Option<FrameId> {
         self.with_lists(|buddy| {

@@ -117,9 +117,9 @@ impl<'f> OwnedFrame<'f> {
         unsafe { copy::copy_still(self.bytes_mut(), from) }
     }
 
-    /// Copies pages into frames, one into each, with stores that bypass the caches, until there are
-    /// no more of either. Returns false, and copies nothing, if bypassing the caches would not be
-    /// faster.
+    /// Copies each page into a frame of its own, with stores that bypass the caches, until the
+    /// pages or the frames run out. Returns false, and copies nothing, if bypassing the caches
+    /// would not be faster.
     pub(crate) fn stream_in<'a>(
         frames: impl Iterator<Item = &'a mut OwnedFrame<'f>>,
         pages: &[[u8; PAGE_SIZE]],

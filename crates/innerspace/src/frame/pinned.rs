@@ -248,7 +248,7 @@ impl<K: ViewOwner> Pinned<K> {
                 return part.unwrap_or_else(|| Pinned::of_copy(unsafe { bytes.as_ref() }.into()));
             }
             None if !self.owner.is_null() => {
-                // SAFETY: `of_copy` put it there, and it is dropped with `self`.
+                // SAFETY: the pointer is that of a boxed `Copied`, which is dropped with `self`.
                 let copied = unsafe { &*self.owner.cast::<Copied>() };
                 Box::into_raw(Box::new(copied.clone())).cast_const().cast()
             }
@@ -317,7 +317,8 @@ impl<K: ViewOwner> Pinned<K> {
         if self.is_row() {
             self.drop_row();
         } else {
-            // SAFETY: the pointer is the one that `of_copy` stored, and `self` is its only user.
+            // SAFETY: the pointer is that of a boxed `Copied`, which `of_copy` or `part` has
+            // stored. `self` is its only user.
             drop(unsafe { Box::from_raw(self.owner.cast_mut().cast::<Copied>()) });
         }
     }

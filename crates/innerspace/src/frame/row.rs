@@ -56,7 +56,7 @@ impl<'o, K: ViewOwner> Row<'o, K> {
         })
     }
 
-    /// Returns the first frame of the last block. The row is not empty.
+    /// Returns the first frame of the last block. The row must not be empty.
     pub(crate) fn last(&self) -> FrameId {
         assert!(self.blocks > 0, "an empty row");
         FrameId(self.first.0 + ((self.blocks - 1) << self.order))
@@ -130,7 +130,7 @@ fn put_view<K: ViewOwner>(owner: &K, block: FrameId) {
 }
 
 impl<K: ViewOwner> Pinned<K> {
-    /// Returns the owner of a view of several blocks, or `None` if this is another view.
+    /// Returns the owner of a view of several blocks, or `None` if this view is of another kind.
     fn row_owner(&self) -> Option<&K> {
         let is_row = self.block.is_none() && self.owner.addr() & SEVERAL != 0;
         let owner = self.owner.map_addr(|owner| owner & !SEVERAL);
@@ -189,8 +189,9 @@ impl<K: ViewOwner> Pinned<K> {
         self.row_owner().is_some()
     }
 
-    /// Returns a view of a part of the bytes, which must not be empty, of a view of several blocks.
-    /// Returns `None` if the count of a block's views is full, and in a child of fork(2).
+    /// Returns a view of `bytes`, which are a part of this view's bytes and must not be empty.
+    /// Returns `None` if this is not a view of several blocks, if the count of a block's views is
+    /// full, or in a child of fork(2).
     pub(super) fn part_of_row(&self, bytes: NonNull<[u8]>) -> Option<Pinned<K>> {
         let owner = self.row_owner()?;
         let frames = owner.frames();

@@ -160,7 +160,7 @@ pub(super) struct Exclusive {
 #[derive(Default)]
 struct Waiters {
     exclusive: BTreeMap<u64, Exclusive>,
-    /// Those that want to see the bit clear.
+    /// The waiters that want to see the bit clear.
     shared: BTreeMap<u64, Arc<Sleeper>>,
     /// The last ticket that had been given out when the bit was last noted as clear. Shared waiters
     /// with tickets up to this one have seen the bit clear, and have yet to be woken.
@@ -196,7 +196,7 @@ impl Queue {
         (self.next_ticket, self.keys.entry(key).or_default())
     }
 
-    /// Returns the exclusive waiter that came first, and its ticket.
+    /// Returns the exclusive waiter of a key that came first, and its ticket.
     pub(super) fn head(&mut self, key: Key) -> Option<(u64, &mut Exclusive)> {
         let (ticket, head) = self.keys.get_mut(&key)?.exclusive.iter_mut().next()?;
         Some((*ticket, head))
@@ -219,13 +219,14 @@ impl Queue {
         self.change(key, |waiters| std::mem::take(&mut waiters.shared))
     }
 
-    /// Notes for the shared waiters in the queue that the bit is clear now.
+    /// Notes for the shared waiters of a key that the bit is clear now.
     pub(super) fn note_cleared(&mut self, key: Key) {
         let now = self.next_ticket;
         self.change(key, |waiters| waiters.cleared = now);
     }
 
-    /// Removes and returns the shared waiters that are noted as having seen the bit clear.
+    /// Removes the shared waiters of a key that are noted as having seen the bit clear, and returns
+    /// them.
     pub(super) fn take_cleared(&mut self, key: Key) -> BTreeMap<u64, Arc<Sleeper>> {
         self.change(key, |waiters| {
             let later = waiters.shared.split_off(&(waiters.cleared + 1));

@@ -47,7 +47,7 @@ use crate::FrameId;
 pub(crate) struct Window<'f> {
     frames: &'f Frames,
     order: u8,
-    /// The part without blocks.
+    /// The holes in which no block has been placed yet.
     left: Range<u32>,
 }
 
@@ -93,8 +93,8 @@ impl<'f> Window<'f> {
         gone.sort_unstable_by_key(|block| block.start);
         let count: u32 = gone.iter().map(Range::len).sum::<usize>() as u32;
         assert!(count.is_multiple_of(1 << order) && count as usize <= self.left.len());
-        // This is done before the frames become holes, because another window may take their
-        // addresses from then on.
+        // The memory is given back before the frames become holes, because another window may take
+        // their addresses from then on. The loss is counted before that (`HugeParts::lose`).
         frames.allocator.with_lists(|buddy| {
             (gone.iter()).for_each(|block| buddy.huge.lose(&frames.arena, block));
         });
@@ -236,7 +236,7 @@ impl Buddy {
         taken
     }
 
-    /// Makes this many holes free frames.
+    /// Turns `count` holes into free frames.
     fn give_holes(&mut self, frames: &Frames, count: u32) {
         let metas = frames.metas();
         let parts = self.given_out(metas).into_iter();

@@ -182,10 +182,11 @@ impl<K: ViewOwner> Fills<K> {
 }
 
 impl Frames {
-    /// Returns the address of `len` bytes from `offset` on of the block at `frame`.
+    /// Returns the address of the byte at `offset` in the block at `frame`. The caller wants `len`
+    /// bytes from there on.
     ///
     /// # Panics
-    /// If the block has no such bytes.
+    /// If these bytes reach beyond the block.
     fn bytes_of(&self, frame: FrameId, offset: usize, len: usize) -> *mut u8 {
         let size = PAGE_SIZE << self.meta(frame).order();
         assert!(offset <= size && len <= size - offset, "outside the block");
@@ -196,7 +197,7 @@ impl Frames {
     /// block and found it up to date. Bytes that are written meanwhile may be torn.
     ///
     /// # Panics
-    /// If the block has fewer bytes.
+    /// If the bytes reach beyond the block.
     pub(crate) fn copy_out(&self, frame: FrameId, offset: usize, into: &mut [u8]) {
         debug_assert!(
             self.meta(frame).flags.load().contains(FlagSet::UPTODATE),
