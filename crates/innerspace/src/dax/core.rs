@@ -21,8 +21,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, OnceLock, Rank, RwLock, RwLockReadGuard, Weak};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE, PageCount};
 
-/// The heap bytes of one range in the set of dirty ranges. A node has room for 11 ranges, and is
-/// two thirds full.
+/// The heap bytes of one range in the set of dirty ranges, roughly. A node of the set's tree has
+/// room for 11 ranges, and is two thirds full.
 const DIRTY_RANGE_BYTES: u64 = 16;
 
 /// The largest size of a file in bytes, on any device.
@@ -358,7 +358,8 @@ impl DaxCore {
         self.parts.extents.heap_bytes() + self.dirty.len() * DIRTY_RANGE_BYTES
     }
 
-    /// Removes and returns the ranges that may have dirty entries in `pages`.
+    /// Removes the ranges that may have dirty entries in `pages` from the set of dirty ranges.
+    /// Returns the first page of each.
     pub(super) fn take_dirty(&self, pages: &Range<u64>) -> Vec<u64> {
         let found = self.dirty.take(pages);
         self.settle_heap();

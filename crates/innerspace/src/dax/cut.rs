@@ -142,10 +142,10 @@ impl DaxCore {
         self.cut_out(pages, Removal::ForgetClean)
     }
 
-    /// Waits for a running sync, and keeps others away. If a sync fails, the pages that it has
-    /// cleaned become dirty again. So until the sync ends, a page that is marked clean may become
-    /// dirty again. The host also reports a failure only once: to the sync, or to another thread
-    /// that flushes.
+    /// Waits for a sync that is running, and keeps other syncs away until the result is dropped. If
+    /// a sync fails, the pages that it has cleaned become dirty again. So until the sync ends, a
+    /// page that is marked clean may become dirty again. The host also reports a failure only once:
+    /// to the sync, or to another thread that flushes.
     fn no_sync(&self) -> MutexGuard<'_, ()> {
         self.syncing.lock()
     }
@@ -175,7 +175,7 @@ impl DaxCore {
         })
     }
 
-    /// Zeroes bytes of pages that are not removed.
+    /// Zeroes bytes in pages that keep their blocks. Holes are skipped.
     pub(super) fn clear(&self, bytes: Range<u64>) -> Result<(), DaxError> {
         let end = match self.parts.host.as_ref().filter(|_| self.is_guarded()) {
             // Zeros are written by calls, which would lengthen the host's file past its end. If
@@ -270,7 +270,7 @@ impl DaxCore {
         let remove = |batch: &mut _| self.remove(batch, &pages, removal);
         self.entries.for_each_batch(pages.clone(), goes, remove)?;
         if removal == Removal::Free {
-            // This frees blocks that have no entry.
+            // The blocks that are left are at pages that have no entry.
             self.free_blocks(pages.clone())?;
         }
         self.entries.prune(pages.start..pages.end);
@@ -334,7 +334,7 @@ impl DaxCore {
     }
 }
 
-/// Returns whether the host had no room, or refused it by a quota.
+/// Returns whether the error means that the host had no room, or that a quota was exceeded.
 fn is_full(error: &DaxError) -> bool {
     matches!(
         error.kind(),

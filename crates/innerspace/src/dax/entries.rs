@@ -171,7 +171,8 @@ impl Entries {
         })
     }
 
-    /// Takes one step in a section. Returns `None` if the range has no word yet.
+    /// Takes one step ([`grab::step`]) in a section. Returns `None` if the page's range has no word
+    /// yet.
     fn step(
         &self,
         page: u64,
@@ -254,7 +255,7 @@ impl Entries {
         held.release(&self.waits, word, unlocked);
     }
 
-    /// Unlinks the nodes of ranges in `pages` that have no entry any more.
+    /// Unlinks and retires the nodes of those ranges in `pages` that have no entry any more.
     pub(super) fn prune(&self, pages: Range<u64>) {
         let mut at = range_start(pages.start);
         while at < pages.end {

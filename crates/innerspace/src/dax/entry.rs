@@ -63,7 +63,7 @@ pub(crate) enum Content {
     Empty,
     /// A hole, read through the zero frame.
     Zero,
-    /// A block of the device, which begins with this page of the device.
+    /// A block, which begins at this page of the device.
     Block(u64),
 }
 
@@ -150,8 +150,8 @@ impl Word {
     /// Decodes a word.
     ///
     /// # Panics
-    /// Panics if this is no word of a direct-access file, but that of an ordinary page, for
-    /// example: that breaks an invariant.
+    /// Panics if this is not a word of a direct-access file, but for example that of a block in the
+    /// page cache. An invariant is broken then.
     #[inline]
     pub(super) fn decode(word: u64) -> Word {
         let locked = word & LOCKED != 0;

@@ -143,7 +143,7 @@ pub enum DaxError {
     Shrank {
         /// The file.
         file: Arc<str>,
-        /// The start of the missing bytes.
+        /// The start of the bytes that were wanted.
         offset: u64,
         /// The number of bytes that were wanted.
         wanted: u64,

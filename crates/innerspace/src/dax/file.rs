@@ -29,7 +29,7 @@ const CAPACITY: u64 = 64 << 30;
 /// The heap bytes of one pin in the file's set of pins.
 const PIN_BYTES: usize = 56;
 
-/// The bytes of one stripe.
+/// The bytes of one stripe: a `Stripe` takes two cache lines.
 const STRIPE_BYTES: usize = 128;
 
 /// The other bytes that an open file has on the heap: the reference counts of its `Arc`s, its name,
@@ -217,7 +217,7 @@ impl DaxFile {
         self.0.core.read_at(buf, offset, Wait::Yes)
     }
 
-    /// Reads exactly `buf.len()` bytes.
+    /// Reads exactly `buf.len()` bytes at `offset`.
     ///
     /// # Errors
     /// The errors of [`DaxFile::read_at`], and [`DaxError::PastEnd`].
@@ -496,8 +496,8 @@ pub struct DaxPin {
     file: Arc<DaxCore>,
     id: u64,
     bytes: Range<u64>,
-    /// The parts of the range on the device, in the file's order: the first page and the number of
-    /// pages.
+    /// The parts of the range on the device, in the file's order: for each, its first page on the
+    /// device and its number of pages.
     parts: Vec<(u64, u64)>,
     /// The charges for the pin in the file's set of pins, and for `parts`.
     heap: [Option<HeapBytes>; 2],

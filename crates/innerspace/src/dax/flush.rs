@@ -272,7 +272,8 @@ impl DaxCore {
     }
 }
 
-/// Returns the pages of entries in ascending order, with neighbours joined.
+/// Returns the pages that the entries cover, with neighbours joined. The entries must be in
+/// ascending order.
 fn runs(batch: &[Locked<'_>]) -> Vec<Range<u64>> {
     let mut runs: Vec<Range<u64>> = Vec::new();
     for pages in batch.iter().map(Locked::pages) {

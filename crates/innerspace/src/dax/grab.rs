@@ -170,7 +170,8 @@ fn take<W: RangeWords>(
     (word, before): (&W::Word, u64),
     held: Held,
 ) -> Option<Held> {
-    // WAITERS stays set: when this holder unlocks, it wakes those that are left in the queue.
+    // WAITERS stays set if it was set: when this holder unlocks, it wakes waiters that are left in
+    // the queue.
     let locked = held.entry.locked() | before & WAITERS;
     word.exchange(before, locked).ok()?;
     if held.place == WordAt::Range || words.range().load() == now {

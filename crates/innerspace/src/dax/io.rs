@@ -397,8 +397,8 @@ impl DaxCore {
         DaxError::from_extents(&self.parts.name, DaxAction::Query, offset, wanted, shrank)
     }
 
-    /// Zeroes the bytes of the last page past `size`: a store through a mapping may have changed
-    /// them.
+    /// Zeroes the bytes from `size` to the end of its page. A store through a mapping may have
+    /// changed them.
     pub(super) fn clear_tail(&self, size: u64) -> Result<(), DaxError> {
         self.clear(size..size.next_multiple_of(PAGE))
     }

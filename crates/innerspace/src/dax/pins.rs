@@ -18,8 +18,8 @@ pub(super) struct Pins {
 #[derive(Default)]
 struct State {
     next: u64,
-    /// The pins, each with the thread that made it, or `None` if a task did. A cut of the range by
-    /// that thread would wait for itself.
+    /// The pins, each with the thread that made it, or `None` if a task did. If that thread cut the
+    /// range, it would wait for itself.
     pins: BTreeMap<u64, (Range<u64>, Option<thread::ThreadId>)>,
 }
 
@@ -51,9 +51,10 @@ impl Pins {
         pins.filter(|pin| overlap(pin, pages)).cloned().collect()
     }
 
-    /// Waits until no pin contains any of these pages. Fails with the first such pin if the
-    /// deadline passes before, or at once if the calling thread made one of them and would wait for
-    /// itself. The holder says which of the two.
+    /// Waits until no pin contains any of these pages. Fails if the deadline passes first. Fails
+    /// immediately if the calling thread made one of these pins, because it would wait for itself.
+    /// The error has the pin that begins first, and a holder that says which of the two cases it
+    /// is.
     pub(super) fn wait_for_end(
         &self,
         pages: &Range<u64>,

@@ -56,7 +56,7 @@ struct DeviceInner {
     name: Arc<str>,
     bytes: Bytes,
     durability: Durability,
-    /// The free blocks. `None` for a host file, where the file system has them.
+    /// The free blocks. `None` for a host file, whose file system keeps track of them.
     blocks: Option<Blocks>,
     /// The bytes that a power cut would leave, in tests of power cuts.
     #[cfg(test)]
@@ -225,7 +225,7 @@ impl DaxDevice {
     /// Copies bytes out of the device.
     ///
     /// # Panics
-    /// This function and the next ones panic if the range is not inside the device.
+    /// Panics if the range is not inside the device. So do the functions below that take an offset.
     #[inline]
     pub(crate) fn read(&self, offset: u64, to: &mut [u8]) {
         let from = self.address(offset, to.len() as u64);

@@ -21,17 +21,17 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// The number of pages in a region, the unit of large extents.
 const REGION: u64 = LARGE_PAGES;
 const WORDS: usize = REGION as usize / 64;
-/// The distance from one single page to the next inside a region. It is odd, so that all pages are
-/// reached.
+/// The distance from one single page that is taken to the next, inside a region. It is odd, so that
+/// all pages are reached.
 const STRIDE: u64 = 197;
-/// The value of `current` for threads that have no region yet.
+/// The value of `current` for a stripe of threads that has no region yet.
 const NONE: u64 = u64::MAX;
 
 /// The free pages of a device.
 pub(crate) struct Blocks {
     /// The number of pages; it never changes.
     pages: u64,
-    /// Taken before a region's lock.
+    /// The regions in which to search. This lock is taken before a region's.
     sets: Mutex<Sets>,
     /// The regions, each with an innermost lock.
     regions: Box<[Stripe<Mutex<Region>>]>,
@@ -52,7 +52,7 @@ struct Sets {
 #[derive(Clone, Default)]
 struct Region {
     used: [u64; WORDS],
-    /// Pages that were in use at some time, so that they may contain other bytes than zeros.
+    /// Pages that have been in use at some time, so that they may contain bytes other than zero.
     touched: [u64; WORDS],
     free: u64,
     /// The place at which the search for the next single page begins.
@@ -79,7 +79,7 @@ impl Region {
     }
 
     /// Marks a free page as used. Returns whether the page was in use before, so that it may
-    /// contain other bytes than zeros.
+    /// contain bytes other than zero.
     fn take(&mut self, slot: u64) -> bool {
         let (word, bit) = word_and_bit(slot);
         self.used[word] |= bit;
@@ -89,7 +89,7 @@ impl Region {
         stale
     }
 
-    /// Takes a free page of this region, which is the region with this number.
+    /// Takes a free page of this region, if there is one. `number` is the region's own number.
     fn take_single(&mut self, number: u64) -> Option<Taken> {
         let slot = self.next_free(self.cursor)?;
         self.cursor = (slot + STRIDE) % REGION;
@@ -157,7 +157,7 @@ impl Blocks {
                 ..Region::default()
             };
             region.free = (pages - number * REGION).min(REGION);
-            // Pages past the end of the device are always in use.
+            // Pages past the end of the device are marked as used, so that they are never taken.
             for slot in region.free..REGION {
                 let (word, bit) = word_and_bit(slot);
                 region.used[word] |= bit;

@@ -54,7 +54,8 @@ struct Run {
 }
 
 impl Run {
-    /// Returns the extent that begins at one of the run's pages.
+    /// Returns the extent that begins at `page`, of at most `most` pages. `page` must be in the
+    /// run.
     fn extent(&self, page: u64, most: u64) -> Extent {
         Extent {
             at: (self.content == Content::Data).then_some(page),
@@ -138,8 +139,8 @@ impl IdentityMap {
     fn ask(&self, page: u64) -> io::Result<Run> {
         let data = sys::next_data(&self.host.file, bytes(page))?;
         let Some(data) = data else {
-            // This is a hole, or it is past the end: a range that another process has cut off is
-            // not a hole.
+            // The page is in a hole, or past the end of the file. A range that another process has
+            // cut off is not a hole.
             self.check_len(page)?;
             return Ok(Run {
                 pages: page..u64::MAX >> PAGE_SHIFT,

@@ -39,7 +39,7 @@ pub(crate) use scattered::ScatteredMap;
 /// A run of pages of a file that are contiguous on the device, or are a hole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Extent {
-    /// The page of the device that the first page of the run is in; `None` for a hole.
+    /// The page of the device that holds the first page of the run; `None` for a hole.
     pub(crate) at: Option<u64>,
     /// The number of pages, from the one that was looked up: at least 1.
     pub(crate) pages: u64,

@@ -26,7 +26,7 @@ pub(super) enum RangeMap {
 pub(super) struct Run {
     /// The place of the first page.
     pub(super) place: u64,
-    /// The page of the device that the first page is in.
+    /// The page of the device that holds the first page.
     pub(super) at: u64,
     pub(super) pages: u64,
 }
@@ -103,7 +103,8 @@ impl RangeMap {
         *used += new.pages;
     }
 
-    /// Returns the words. A run is first turned into words.
+    /// Returns the words, and the number of those that are not holes. A run is first turned into
+    /// words.
     fn words(&mut self) -> (&mut [u64; LARGE_PAGES as usize], &mut u64) {
         if let RangeMap::Run(run) = self {
             let mut words = Box::new([HOLE; LARGE_PAGES as usize]);
