@@ -109,7 +109,7 @@ impl DirtyIndex {
         self.dirty.note_run(blocks, entry);
     }
 
-    /// Updates `oldest`, because blocks are about to become dirty.
+    /// Updates `oldest` for blocks that are about to become dirty with this entry.
     fn note_age(&mut self, entry: Dirty) {
         self.oldest = match self.dirty.is_empty() {
             true => entry.since,

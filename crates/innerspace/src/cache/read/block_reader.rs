@@ -232,7 +232,7 @@ fn bytes_of_block(core: &FileCore, block: u64, size: u64) -> Result<Range<u64>, 
 impl Drop for BlockReader {
     fn drop(&mut self) {
         self.clear();
-        // Only `validate` reads the count, when no other call is running.
+        // Relaxed: only `validate` reads the count, and no other call is running then.
         let readers = &self.file.core().blocks.block_readers;
         readers.fetch_sub(1, Ordering::Relaxed);
     }

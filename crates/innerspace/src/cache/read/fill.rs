@@ -104,8 +104,8 @@ impl FileCore {
         }
     }
 
-    /// Notes that a found block is used. If this is the first use since the block was read ahead,
-    /// the stream continues.
+    /// Lets the stream continue if a found block is used for the first time since it was read
+    /// ahead.
     #[inline]
     pub(crate) fn note_ahead(&self, held: &BlockRef<'_>, stream: &Stream) {
         if held.meta().uses.has(Uses::AHEAD) {

@@ -45,7 +45,7 @@ use crate::sync::panics::Panics;
 use crate::sys::copy::Quarter;
 use crate::units::{FrameId, PAGE_SIZE};
 
-/// The most pages in a run.
+/// The most pages of a long write that are allocated and inserted together.
 const RUN: u64 = 16;
 
 /// The new content of a part of a block.
