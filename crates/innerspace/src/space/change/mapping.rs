@@ -34,8 +34,8 @@ impl Space {
         if map.population == Population::OnDemand {
             return Ok(VirtAddr(self.put(&map, Some(Edit::Detach))?.start));
         }
-        // If populating fails, the mapping is undone. That needs nodes if a fork meanwhile shares
-        // the tables at both ends.
+        // If populating fails, the mapping is undone. To undo it takes new nodes if a fork has
+        // meanwhile shared the tables at its ends.
         let (group, nodes) = (self.group(), PageCount(2 * PATH_NODES as u64));
         let nodes = self.0.pool.charge(group.id(), nodes, AllocMode::Wait)?;
         let nodes = Arc::new(SetAside::new(group, nodes));

@@ -41,9 +41,9 @@ use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Advice {
-    /// The range will be used soon: cached files read ahead.
+    /// The range will be used soon: cached files are read ahead.
     WillNeed,
-    /// The range will not be used soon: reclaim takes pages of cached files there early.
+    /// The range will not be used soon: reclaim takes the pages of cached files in it early.
     Cold,
     /// The order of reads is not known; the read-ahead of cached files follows the faults. This is
     /// the default.
@@ -60,7 +60,7 @@ pub enum Advice {
     PageOut,
 }
 
-/// The pages of a file that a part of a range maps.
+/// A file, and the pages of it that a part of a range maps.
 type FilePart = (MappedFile, Range<u64>);
 
 impl Space {

@@ -119,8 +119,8 @@ fn check_growth(vma: &Vma, at: VirtAddr, len: u64, end: u64) -> Result<(), Space
             let mapping = vma.to_string();
             Err(SpaceError::DeviceEnds { at, len, mapping })
         }
-        // A program could remap the last part of a mapping to the length of the whole, again and
-        // again. At some point the offsets would be greater than any file's.
+        // Without this check, a program could remap the last part of a mapping to the length of the
+        // whole, again and again. At some point the offsets would be greater than any file's.
         Backing::File(_) if (vma.file_page(at.0) << PAGE_SHIFT) + len > LAST_OFFSET => {
             let what = WHAT;
             Err(SpaceError::OutOfRange {
