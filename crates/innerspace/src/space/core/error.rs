@@ -94,7 +94,7 @@ pub enum SpaceError {
         at: VirtAddr,
         /// The length of the range.
         len: u64,
-        /// The mapping, or the old range, that it overlaps.
+        /// The mapping, or the old range, that the range overlaps.
         mapping: String,
     },
     /// The range must be mapped, but at least a part is not; or a remap needs a range in one
@@ -195,12 +195,12 @@ pub enum SpaceError {
         /// The mapping there.
         mapping: String,
     },
-    /// The operation would move a pinned page or change its bytes.
+    /// The operation would replace a pinned page or change its bytes.
     #[error("{what}: the page at {at} is pinned; unpin it first")]
     Pinned {
         /// The operation.
         what: &'static str,
-        /// The address of the first such page.
+        /// The address of the first pinned page.
         at: VirtAddr,
     },
     /// A page that is pinned with [`AtFork::Refuse`](crate::space::AtFork::Refuse) would have to be
@@ -209,7 +209,7 @@ pub enum SpaceError {
     PinnedAlone {
         /// The operation.
         what: &'static str,
-        /// The address of the first such page.
+        /// The address of the first page that may not be copied.
         at: VirtAddr,
     },
     /// The file is open in another `Memory` than that of the space.
