@@ -34,7 +34,7 @@ use crate::sys::copy::Quarter;
 
 /// The outcome of a store's step.
 pub(crate) enum Stored {
-    /// The page is there. If the leaf no longer borrows anything from its shadow, this is the
+    /// The page is there. If the leaf no longer borrows anything from its shadow, the value is that
     /// shadow, which the caller releases with no section open.
     Done(Option<FrameId>),
     /// Nothing was installed: another thread changed the slot first, or this step is not enough.

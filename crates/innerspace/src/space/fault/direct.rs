@@ -92,7 +92,8 @@ impl FaultState<'_> {
     }
 
     /// Maps a page of the file, or copies it for a store to a private mapping. Asks for the page's
-    /// entry if it is not locked yet, or if the access stores to the file and it is not dirty.
+    /// entry if it is not locked yet, or if the access stores to the file and the entry is not
+    /// dirty.
     pub(crate) fn install_direct(
         &mut self,
         vma: &Vma,

@@ -522,8 +522,8 @@ impl<'space> FaultState<'space> {
         }
     }
 
-    /// Maps the file's own frame, under its block's lock. If that is new in the slot and the file
-    /// is only read, also maps the cached pages around it.
+    /// Maps the file's own frame, under its block's lock. If the slot did not have this frame
+    /// before, and the access only reads the file, also maps the cached pages around it.
     fn map_block(&mut self, vma: &Vma, leaf: FrameId, old: Pte) -> Step {
         let slot = &self.nodes().words(leaf)[table::slot_index(self.at.0, 0)];
         let FilePage::Block(block, page, _) = &self.file else {
