@@ -55,9 +55,9 @@ const BATCH: usize = 64;
 const LONGEST: u64 = (BATCH * PAGE_SIZE) as u64 + 8;
 /// The number of bytes of a mapping's payload before the name.
 const MAPPING_BYTES: usize = 28;
-/// The most bytes of a file's name.
+/// The most bytes that a file's name can have in a record.
 const LONGEST_NAME: u64 = LONGEST - MAPPING_BYTES as u64;
-/// The number of bytes of address space that one section looks through.
+/// The most bytes of address space that one section looks through for private pages.
 const STRIDE: u64 = 2 << 20;
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -211,7 +211,7 @@ impl<'io, S> Records<'io, S> {
         }
     }
 
-    /// Returns the check of the next record.
+    /// Returns the check of a record with this kind and payload, if it is the next one.
     fn next_check(&self, kind: u32, payload: &[u8]) -> u32 {
         let mut hasher = crc32fast::Hasher::new();
         hasher.update(&self.check.to_le_bytes());

@@ -172,7 +172,7 @@ struct Walk<'a> {
     vmas: &'a VmaSet,
     /// The image's table.
     theirs: Nodes<'a>,
-    /// Whether steady pages are compared.
+    /// Whether this walk compares the bytes of steady pages.
     audit: bool,
     /// The record, without its pages.
     record: &'a Record,
@@ -220,7 +220,7 @@ impl Walk<'_> {
             known.image = self.look_up(known.at);
         }
         let Some(image) = known.image else {
-            // The image has a page of a file here.
+            // The image has a page of a file here, so the space's own page is removed.
             self.freed.push((known.at, pte::take(word)));
             return false;
         };
