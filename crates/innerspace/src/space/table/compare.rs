@@ -18,8 +18,7 @@ struct Change<'pool> {
     new: Option<FrameId>,
 }
 
-/// Returns the host address of the page in a slot, if the page is anonymous; `None` for pages of
-/// files and zeros.
+/// Returns the host address of the page in a slot, if the page is anonymous; otherwise `None`.
 fn private_page(word: Option<&AtomicU64>) -> Option<u64> {
     let page = word.map_or(Pte::EMPTY, pte::load);
     matches!(page.holds(), Holds::Own | Holds::Borrowed).then(|| page.host())

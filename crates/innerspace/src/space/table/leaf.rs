@@ -89,7 +89,7 @@ impl Nodes<'_> {
         for (index, word) in self.words(old).iter().enumerate() {
             let page = pte::load(word);
             let copy = match page.holds() {
-                // Left out, as in `copy_borrowing`.
+                // Pages of files and zeros are left out, as in `copy_borrowing`.
                 Holds::Nothing | Holds::File | Holds::Direct | Holds::Zero => continue,
                 Holds::Own if self.is_pinned(page) => Some(self.copy_of(page, pages)),
                 Holds::Own | Holds::Borrowed => self.second_owner(old, index, page),
@@ -145,7 +145,7 @@ impl Nodes<'_> {
         let page = pte::load(&self.words(theirs)[slot]);
         let shared = match self.shadow(ours) {
             // The page is borrowed again, as it was when `ours` was copied, so the frame's metadata
-            // is not touched.
+            // need not be touched.
             Some((shadow, _)) if shadow == theirs => page.borrowed(),
             _ => {
                 let _section = self.pool.domain.reader();

@@ -307,7 +307,7 @@ impl<'pool> Nodes<'pool> {
     /// subtree.
     pub(crate) fn put(self, node: FrameId, level: u32) {
         if self.is_zero_leaf(node) {
-            return; // its parents are not counted
+            return; // the parents of the leaf of zeros are not counted
         }
         let hold = &self.pool.frames.meta(node).hold;
         // During this call the thread counts as a borrower of the leaf. Real borrowers may come and

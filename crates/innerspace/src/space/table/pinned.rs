@@ -38,12 +38,13 @@ impl Pins {
         &self.frames
     }
 
-    /// Returns the host address of a page's bytes.
+    /// Returns the host address of the bytes of the page with this index.
     pub(crate) fn host(&self, page: usize) -> *mut u8 {
         self.pool.frames.host(self.frames[page])
     }
 
-    /// Copies bytes of one page to `into`. A concurrent store may be seen in part.
+    /// Copies bytes of one page, from `offset` on, to `into`. A concurrent store may be seen in
+    /// part.
     pub(crate) fn copy_out(&self, page: usize, offset: usize, into: &mut [u8]) {
         assert!(offset <= PAGE_SIZE && into.len() <= PAGE_SIZE - offset);
         // SAFETY: the bytes are inside one frame of the arena, which the pool keeps mapped and the
@@ -51,7 +52,7 @@ impl Pins {
         unsafe { copy::copy_in(into, self.host(page).add(offset)) }
     }
 
-    /// Copies bytes into one page.
+    /// Copies `bytes` into one page, from `offset` on.
     pub(crate) fn copy_in(&self, page: usize, offset: usize, bytes: &[u8]) {
         assert!(offset <= PAGE_SIZE && bytes.len() <= PAGE_SIZE - offset);
         // SAFETY: as in `copy_out`. No slice of the frame exists: it has no views, because a
@@ -72,7 +73,7 @@ impl Drop for Pins {
 /// The pinned pages of a space.
 #[derive(Default)]
 pub(crate) struct PinnedPages {
-    /// The pages, with their addresses, in order.
+    /// The addresses and frames of the pages, in the order of the addresses.
     pub(crate) pages: Vec<(u64, FrameId)>,
     /// The number of nodes on the paths to the pages, root and leaves included.
     pub(crate) nodes: usize,
@@ -149,8 +150,8 @@ impl Nodes<'_> {
         flags.contains(FlagSet::PINNED)
     }
 
-    /// Returns all pinned pages, and unmarks nodes without any. The caller is in a section and
-    /// holds the gate's writer lock.
+    /// Returns all pinned pages, and unmarks the marked nodes that lead to none. The caller is in a
+    /// section and holds the gate's writer lock.
     pub(crate) fn pinned(self) -> PinnedPages {
         let mut found = PinnedPages::default();
         self.find_pinned(self.root, ROOT_LEVEL, 0, &mut found);

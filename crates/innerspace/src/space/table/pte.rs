@@ -95,7 +95,7 @@ const FILE: u64 = 1 << 6;
 pub(crate) const VALID_X: u64 = 1 << 7;
 /// All three kinds of validity.
 pub(crate) const VALID: u64 = VALID_R | VALID_W | VALID_X;
-/// A page of a direct-access file, in the file's device.
+/// The slot has a page of a direct-access file, which is in the file's device.
 const DIRECT: u64 = 1 << 8;
 const FLAGS: u64 = PAGE_SIZE as u64 - 1;
 

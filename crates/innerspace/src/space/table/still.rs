@@ -81,7 +81,7 @@ impl Nodes<'_> {
         if !self.pool.frames.meta(frame).hold.try_view_still() {
             return None;
         }
-        // SAFETY: inside the frame, which is inside the arena.
+        // SAFETY: the address is inside the frame, which is inside the arena, so it is not null.
         let start = unsafe { NonNull::new_unchecked(pool.frames.host(frame).add(range.start)) };
         Some(StillPage {
             pool: pool.clone(),
@@ -139,7 +139,8 @@ impl Nodes<'_> {
         let frames = &self.pool.frames;
         let piece_of = |frame, at| {
             let mut bytes = [0; COMPARED];
-            // SAFETY: inside a frame of the arena; `bytes` is no part of it.
+            // SAFETY: the bytes read are inside a frame of the arena; `bytes` is no part of the
+            // arena.
             unsafe { copy::copy_in(&mut bytes, frames.host(frame).add(at)) };
             bytes
         };

@@ -77,7 +77,7 @@ impl Nodes<'_> {
         }
         let leaf = self.publish(frame);
         if self.pool.zero_leaf.set(leaf).is_err() {
-            self.put(leaf, 0); // another thread was faster; the words keep nothing
+            self.put(leaf, 0); // another thread was faster; the words keep no page
         }
         self.pool.zero_leaf.get().copied()
     }

@@ -115,7 +115,7 @@ impl LeavesPlace {
         unsafe { &raw mut (*self.0.as_ptr()).tags }
     }
 
-    /// Returns the address of the places, derived from the same pointer.
+    /// Returns the address of the places, derived from the one pointer to the leaves, as in `tags`.
     #[cfg(all(feature = "layout", not(shuttle)))]
     pub(crate) fn places(&self) -> *const *const u64 {
         // SAFETY: as for `tags`.
