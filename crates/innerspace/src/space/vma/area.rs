@@ -44,7 +44,7 @@ impl MappedFile {
         }
     }
 
-    /// Returns the mappers that are registered.
+    /// Returns the list of the mappers that are registered with the file.
     pub(crate) fn mappers(&self) -> &MapperList {
         match self {
             MappedFile::Cached(file) => &file.core().mappers,

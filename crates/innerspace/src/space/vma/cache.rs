@@ -43,11 +43,11 @@ const FORGOTTEN: u64 = u64::MAX;
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct VmaLookups {
-    /// Lookups.
+    /// The number of lookups.
     pub calls: u64,
-    /// Lookups that a slot answered.
+    /// The number of lookups that a slot answered.
     pub hits: u64,
-    /// Lookups that the tree answered, or for which there was no mapping.
+    /// The number of lookups that the tree answered, or for which there was no mapping.
     pub misses: u64,
 }
 
@@ -97,7 +97,7 @@ fn count(counter: &AtomicU64) {
 /// Counts the changes of a space's mappings.
 pub(crate) struct Sequence {
     number: AtomicU64,
-    /// The bits of the number that are used.
+    /// A mask of the bits of the number that are used.
     mask: u64,
     caches: Mutex<Caches>,
 }
@@ -132,11 +132,11 @@ impl Sequence {
         if wraps {
             self.forget_all();
         }
-        // Release: pairs with `now`. A reader of the number sees the tree that was published before
-        // it, and `FORGOTTEN` if that was stored in its cache.
+        // Release: pairs with the Acquire in `now`. A reader of the number sees the tree that was
+        // published before it, and `FORGOTTEN` if that was stored in its cache.
         self.number.store(next, Ordering::Release);
         // The change may have removed a file's last mapping. The caller has the old set of
-        // mappings, so none of these references is the last one to a file.
+        // mappings, so no reference that is dropped here is the last one to its file.
         for cache in self.caches.lock().alive.iter() {
             *cache.kept.lock() = Default::default();
         }
@@ -330,8 +330,8 @@ impl VmaCache {
             MappedFile::Cached(_) => file.clone(),
             MappedFile::Direct(file) => MappedFile::Direct(file.with_own_count()),
         });
-        // `kept` is locked here. So a thread that increments the number empties `kept` either
-        // later, or earlier, and then this thread sees the new number.
+        // A thread that increments the number then locks and empties `kept`. Either it does so
+        // after this call; or it has done so before, and this thread sees the new number.
         if self.is_good(sequence) {
             kept[slot] = Some(own.clone());
         }

@@ -52,7 +52,7 @@ impl Ledger {
         if paid.set(bytes, MayReclaim::No).is_ok() {
             return Ok(());
         }
-        // Some nodes may exist only because they wait for a grace period.
+        // Some nodes may still exist only because they wait for a grace period.
         pool.flush_retired();
         paid.set(self.bytes() as u64, may)
     }

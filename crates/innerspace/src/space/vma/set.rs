@@ -46,9 +46,9 @@ impl std::fmt::Debug for VmaSet {
 /// The ranges that a change removed from a set and added to it.
 #[derive(Debug, Default)]
 pub(crate) struct Changed {
-    /// The ranges, as they were, that no longer exist or have changed.
+    /// The ranges that no longer exist or have changed, as they were before.
     pub(crate) removed: Vec<Vma>,
-    /// The ranges, as they are now, that are new or have changed.
+    /// The ranges that are new or have changed, as they are now.
     pub(crate) added: Vec<Vma>,
 }
 
