@@ -148,6 +148,7 @@ pub(super) fn pin(
                 return Ok(Pinned { pins, at, _heap });
             }
             // Another change, such as a fork, came after the stores and before this lock was taken.
+            // So the loop begins again.
             Err(NotPinned::NotStoredTo) => {}
             Err(NotPinned::TooMany(page)) => {
                 let page = VirtAddr(page);
