@@ -54,17 +54,19 @@ pub(crate) struct Pool {
     pub(crate) zero_leaf: OnceLock<FrameId>,
     /// Pages of files that code was fetched from (`space::code`).
     pub(crate) watched: WatchedPages,
-    /// Counts blocks that left their files while they were viewed.
+    /// Counts the blocks that have left their files and still have views. While there are any, they
+    /// keep the pool alive.
     detached_views: SelfRef<Pool>,
 }
 
-/// Something that is unreachable, but may still be in use.
+/// Something that was made unreachable, but may still be in use until a grace period has passed.
 pub(crate) enum Retired {
-    /// A frame that is not held, for [`Pool::free`].
+    /// A frame that nothing holds: it is freed by [`Pool::free`].
     Frame(FrameId),
-    /// A reference to drop.
+    /// A frame of which one reference is dropped, by [`Pool::put`].
     Put(FrameId),
-    /// A page table's mapping of a frame, or of a part of a block, to drop.
+    /// A frame, perhaps a part of a block, of which one mapping by a page table is dropped, by
+    /// [`Pool::unmap`].
     Unmap(FrameId),
     /// Any other call, made once and outside sections. Any request for memory may run the call,
     /// with any locks held. So the call must not invoke a store or a waker:
@@ -310,7 +312,7 @@ impl Pool {
         self.lru.add(&self.frames, id, thread_batch());
     }
 
-    /// Lists blocks of one group that the caller has published, in this order.
+    /// Lists blocks of one group that the caller has published, in the order of `ids`.
     #[inline]
     pub(crate) fn lru_add_run(&self, ids: &[FrameId]) {
         if let Some(sampler) = &self.sampler {
@@ -368,8 +370,8 @@ impl Pool {
         self.retire_of(NO_OWNER, entry);
     }
 
-    /// Like [`Pool::retire`], for an entry that sessions of the space `owner` may hold, or those of
-    /// any space ([`ANY_OWNER`]).
+    /// Like [`Pool::retire`], for an entry that sessions of the space `owner` may hold. If `owner`
+    /// is [`ANY_OWNER`], sessions of any space may hold it.
     pub(crate) fn retire_of(&self, owner: u64, entry: Retired) {
         if self.retired.push((owner, entry)) {
             self.background.kick();
@@ -406,7 +408,7 @@ impl Pool {
     }
 
     /// Flushes the retire queue if entries of the space `owner` are held back. Called when a
-    /// session has ended.
+    /// session of that space has ended.
     #[inline]
     pub(crate) fn session_ended(&self, owner: u64) {
         if self.retired.holds(owner) {

@@ -8,7 +8,7 @@ use crate::sync::{Condvar, Mutex, MutexGuard, WaitEnd};
 #[derive(Default)]
 pub(crate) struct Progress {
     state: Mutex<State>,
-    /// Notified when a piece of work has ended.
+    /// Notified when the count of ends rises.
     changed: Condvar,
 }
 

@@ -79,7 +79,8 @@ impl MissCurve {
         &self.points
     }
 
-    /// Returns the share of uses that would miss with `bytes` for data, from 0 to 1.
+    /// Returns the share of uses, from 0 to 1, that would miss if there were `bytes` bytes of
+    /// memory for data.
     pub fn at(&self, bytes: u64) -> f64 {
         let after = self.points.partition_point(|(size, _)| *size <= bytes);
         self.points[after.saturating_sub(1)].1
@@ -160,7 +161,7 @@ impl Sampler {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Notes that a block was used by a call in a stretch.
+    /// Notes that a call used a block during a stretch.
     pub(crate) fn see(&self, meta: &Meta, pages: u64) {
         self.seen.fetch_add(1, Ordering::Relaxed);
         if meta.uses.has(Uses::SAMPLED) {
@@ -217,8 +218,8 @@ impl Sampler {
         }
     }
 
-    /// Notes a use of a marked block of `pages` pages. Returns false if the block is no longer in
-    /// the sample.
+    /// Notes a use of a marked block of `pages` pages. If the block is no longer in the sample,
+    /// removes the mark and returns false.
     #[cold]
     fn used(&self, meta: &Meta, pages: u64, way: Way) -> bool {
         let noted = self.note((meta.owner(), meta.index()), pages, way);

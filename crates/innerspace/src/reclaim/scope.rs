@@ -11,7 +11,8 @@ use crate::units::PageCount;
 crate::sync::thread_local! {
     /// The scopes that this thread is in.
     static SCOPES: RefCell<Vec<Open>> = const { RefCell::new(Vec::new()) };
-    /// The last request of this thread that failed in a call to a store.
+    /// The last request of this thread that failed in a call to a store or an owner, until room is
+    /// made for it.
     static SHORT: RefCell<Option<Short>> = const { RefCell::new(None) };
     /// How often this thread has skipped a file whose store it may not call.
     static SKIPPED: Cell<u64> = const { Cell::new(0) };
@@ -21,9 +22,11 @@ crate::sync::thread_local! {
 /// What a thread in a scope is calling.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Scope {
-    /// A store. Its requests evict clean pages, or use the pages that were set aside for them.
+    /// A store. Requests made during the call evict only clean pages, or use the pages that were
+    /// set aside for them.
     Store,
-    /// An owner, for reclaim or for the background. Its requests evict nothing.
+    /// An owner, on behalf of reclaim or of the background work. Requests made during the call
+    /// evict nothing.
     Owner,
 }
 
@@ -100,8 +103,8 @@ impl StoreScope {
         open.unwrap_or(true)
     }
 
-    /// Notes that a request in a call to a store has failed: `group`, in the memory `of`, had no
-    /// room for a request of `payer`. Does nothing outside every scope.
+    /// Notes that a request in a call to a store or an owner has failed: `group`, in the memory
+    /// `of`, had no room for a request of `payer`. Does nothing outside every scope.
     pub(super) fn note_short(of: &Arc<dyn Reclaimer>, group: GroupId, payer: GroupId) {
         if StoreScope::is_any_open() {
             let of = Arc::downgrade(of);
@@ -109,9 +112,10 @@ impl StoreScope {
         }
     }
 
-    /// Makes room in the group that had none for this thread's last request in a call to a store.
-    /// The group may be in another memory. The caller holds no lock and is in no call to a store.
-    /// Returns the pages freed; `None` if there was no such request, or its memory is gone.
+    /// Frees pages of the group that [`StoreScope::note_short`] last noted for this thread, and
+    /// forgets it. The group may be in another memory. The caller holds no lock and is in no call
+    /// to a store. Returns the number of pages freed; `None` if nothing was noted, or the memory is
+    /// gone.
     pub(crate) fn make_room_where_short(pages: PageCount) -> Option<PageCount> {
         let Short { of, group, payer } = SHORT.try_with(RefCell::take).unwrap_or(None)?;
         Some(of.upgrade()?.reclaim(group, pages, Some(payer)))
@@ -143,8 +147,8 @@ impl Drop for StoreScope {
 pub(super) enum Refusals {
     /// Refusals are counted immediately.
     Counted,
-    /// The last refusal is kept, as its pool and group, until the trial ends. Earlier refusals did
-    /// not make the trial fail.
+    /// The last refusal is kept, as the pool's number and the group, until the trial ends. Earlier
+    /// refusals did not make the trial fail.
     Kept(Option<(u64, GroupId)>),
 }
 

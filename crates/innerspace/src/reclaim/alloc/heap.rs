@@ -7,8 +7,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, failpoint};
 use crate::units::PageCount;
 
-/// The number of pages charged beyond those that the bytes fill: one for the page that they fill in
-/// part, and one so that bytes that come and go need no charge each time.
+/// The number of pages charged beyond those that the heap's bytes fill: one for a last page that is
+/// partly filled, and one so that bytes that come and go need no charge each time.
 const AHEAD: u64 = 2;
 
 /// The pages that a group is charged for memory on the heap. Dropping this gives them back.

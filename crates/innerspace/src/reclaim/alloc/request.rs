@@ -40,15 +40,15 @@ const MOST_EXTRA_PAGES: u64 = 256;
 /// The most pages over `high` that one request frees.
 const HIGH_PAGES: u64 = 128;
 
-/// A request that may not wait succeeds up to this many pages above `high`. In small groups, the
-/// number is an eighth of `high`.
+/// A request that may not wait succeeds up to this many pages above `high`, or an eighth of `high`
+/// if that is less, but at least one page.
 const HIGH_SLACK: u64 = 64;
 
 /// How far a request for memory may go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AllocMode {
-    /// The request may evict, write back data that the group itself pays for, and wait for others.
-    /// It is made outside every section, with no block lock held.
+    /// The request may evict, write back data that the group itself pays for, and wait for other
+    /// threads. It is made outside every section, with no block lock held.
     Wait,
     /// The request may take a free frame, and otherwise fails with "would block".
     NoWait,
@@ -77,7 +77,7 @@ impl AllocMode {
 enum Stuck {
     /// This group refused the charge.
     Charge(GroupId),
-    /// The charge fits, but no block of this order is free.
+    /// The charge fits, but no block of the requested order is free.
     NoFrame,
 }
 
@@ -106,7 +106,7 @@ enum Attempt {
     SetAside,
 }
 
-/// Requests, and the path of a hit.
+/// Requests, and their path as long as nothing has to be freed.
 impl Pool {
     /// Allocates a block of `1 << order` frames charged to `group`. Its bytes are whatever its last
     /// user left.
@@ -177,8 +177,8 @@ impl Pool {
     }
 
     /// Returns a frame if this thread's stock pays for it, and the thread has a magazine of its own
-    /// that has one or can be refilled. Also returns, as a hint, the frame that this thread gets
-    /// next, if it is known. May be called inside a section.
+    /// that contains a frame or can be refilled. Also returns, as a hint, the frame that this
+    /// thread gets next, if it is known. May be called inside a section.
     #[inline(always)]
     pub(crate) fn alloc_from_thread_cache(
         &self,
@@ -376,8 +376,8 @@ impl Pool {
     fn reclaim_io(&self, payer: GroupId, mode: AllocMode) -> Option<Io> {
         match (mode, StoreScope::innermost(self.domain.id())) {
             (AllocMode::NoWait, _) => None,
-            // This is read-ahead in a call to a store, or a request by an owner that reclaim has
-            // called.
+            // This is read-ahead in a call to a store, or a request by an owner that reclaim or the
+            // background work has called.
             (AllocMode::NoIo, Some(_)) | (_, Some(Scope::Owner)) => None,
             (AllocMode::NoIo, None) | (_, Some(Scope::Store)) => Some(Io::Forbidden),
             (AllocMode::Wait, None) => Some(Io::Of(payer)),

@@ -31,7 +31,7 @@ pub(crate) struct Background {
     pub(super) clock: AtomicU64,
     /// The last tick in which every owner was called to flush old blocks.
     pub(super) flushed_at: AtomicU64,
-    /// The number of the owner that was called last; 0 at first.
+    /// The number of the owner that was last called to write; 0 at first.
     pub(super) last_owner: AtomicU32,
     /// Whether reclaim met dirty blocks that it needs written.
     pub(super) flush_wanted: AtomicBool,
@@ -39,7 +39,7 @@ pub(crate) struct Background {
     /// at these alone, so that the groups of one tenant delay no step for another.
     pub(super) over_high: Mutex<BTreeSet<GroupId>>,
     /// Whether a step was requested since the service thread last woke. Only that thread clears the
-    /// flag: the work of a `tick` may already be over when the next step is requested.
+    /// flag. A `tick` does not, because it may already have done its work when a step is requested.
     wanted: AtomicBool,
     sleep: Mutex<()>,
     wake: Condvar,

@@ -8,7 +8,7 @@ use crate::reclaim::pool::Pool;
 /// The most frames that are examined in one group, since the list lock is held meanwhile.
 const WALK_MAX: u32 = 1 << 18;
 
-/// Counts the pages of `group` and below that cannot be evicted, by what holds them.
+/// Counts the pages of `group` and of the groups below it by what holds them.
 pub(crate) fn count_holders(pool: &Pool, group: GroupId) -> Holders {
     pool.settle_lists();
     let mut holders = Holders::default();
@@ -45,8 +45,8 @@ fn walk_lists(pool: &Pool, group: GroupId, holders: &mut Holders) -> u64 {
     locked.isolated() + sizes.evictable() + sizes.unevictable.0
 }
 
-/// Adds a frame's pages to the first count of `holders` that applies. A frame that could be evicted
-/// is in none.
+/// Adds a frame's pages to the first count of `holders` that applies. A frame that nothing holds is
+/// counted in none.
 fn classify(meta: &Meta, holders: &mut Holders) {
     let (hold, flags, pages) = (meta.hold.load(), meta.flags.load(), pages_of(meta));
     let row = if hold.views() > 0 {

@@ -13,8 +13,8 @@ use crate::reclaim::lists::{BATCH_LEN, Evictable, ListKind};
 use crate::reclaim::owners::Io;
 use crate::reclaim::pool::Pool;
 
-/// The number of pages looked at for each batch of new ones. Each page is looked at once while the
-/// second half of the group fills up.
+/// The number of pages looked at for each batch of new ones: two for each new page. So while the
+/// second half of a group fills up, as many pages are looked at as the group can have.
 const LOOKS: usize = 2 * BATCH_LEN;
 
 /// Looks at some mapped pages if new ones have come in. The caller is outside every section. It may
@@ -50,7 +50,7 @@ fn is_tail_mapped(pool: &Pool, group: GroupId) -> bool {
     tail.is_some_and(|id| pool.frames.meta(id).hold.load().mapped() > 0)
 }
 
-/// Looks once at the tail of the inactive list.
+/// Looks once at the last [`LOOKS`] frames of the group's inactive list.
 fn age_tail(pool: &Pool, group: GroupId) {
     // All frames of a small group may be isolated here. Since this thread counts as working, a
     // request that finds nothing on its lists waits for it, and is not refused.

@@ -14,8 +14,8 @@ use crate::units::{FrameId, PageCount};
 /// How thorough a pass is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Effort {
-    /// Frames that were used since reclaim last looked at them stay, and so do those whose reader
-    /// may be on the way.
+    /// Frames that were used since reclaim last looked at them stay. So do frames that were read
+    /// ahead, if their reader may still come to them.
     Spare,
     /// Every frame that can be evicted is evicted.
     Force,
@@ -73,7 +73,7 @@ enum Verdict {
 /// Frames taken off a list, and the results of the call to `shrink` so far.
 pub(super) struct Cluster<'p> {
     pub(super) pool: &'p Pool,
-    /// The stores that the call may use; a pass may use fewer.
+    /// The stores that the call to `shrink` may use; one of its passes may use fewer.
     pub(super) io: Io,
     taken: Vec<FrameId>,
     /// The taken frames that were used through a mapping since reclaim last looked at them.
@@ -100,7 +100,7 @@ impl<'p> Cluster<'p> {
         lru.isolate(frames, group, kind, max, &mut self.taken)
     }
 
-    /// Returns the taken frames, each with whether it was used; see [`Cluster::age`].
+    /// Returns the taken frames, each with whether [`Cluster::age`] has found that it was used.
     pub(super) fn aged(&self) -> impl Iterator<Item = (FrameId, bool)> {
         self.taken.iter().map(|id| (*id, self.used.contains(id)))
     }
@@ -173,8 +173,8 @@ impl<'p> Cluster<'p> {
 }
 
 /// Returns whether a page was read ahead and reclaim meets it for the first time, and notes the
-/// meeting. The pages that the reader used before it also got another round, so the reader may not
-/// have come this far yet.
+/// meeting. The page then gets another round, as the pages that its reader has used got one: the
+/// reader may not have come this far yet.
 pub(super) fn is_awaited(meta: &Meta) -> bool {
     let is_met_first = meta.uses.has(Uses::AHEAD) && !meta.uses.has(Uses::PASSED_OVER);
     if is_met_first {

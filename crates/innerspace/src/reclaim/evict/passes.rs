@@ -42,7 +42,7 @@ const FORCED_PART: u64 = 8;
 /// The number of passes before the last one.
 const PASSES: u32 = 4;
 
-/// The number of passes that leave dirty blocks to the flusher.
+/// The number of passes, from the first on, that leave dirty blocks to the flusher.
 const CLEAN_PASSES: u32 = 3;
 
 /// The part of a pass that is done in one group.
@@ -51,7 +51,7 @@ struct Share {
     group: GroupId,
     /// The number of the pass.
     pass: u32,
-    /// The number of pages freed by the whole call at which this group has freed its share.
+    /// The group has freed its share once the whole call has freed this many pages.
     enough: u64,
     /// The number of frames of a cluster.
     cluster: usize,
@@ -109,7 +109,8 @@ impl Cluster<'_> {
     }
 
     fn pass(&mut self, number: u32, portions: &[Portion], want: u64) {
-        // Groups share in proportion to their pages that are evictable and not protected.
+        // Each group frees pages in proportion to those of its pages that are evictable and not
+        // protected.
         let weights: Vec<u64> = portions
             .iter()
             .map(|portion| {
@@ -146,7 +147,8 @@ impl Cluster<'_> {
             return;
         }
         let before = self.done.freed.0;
-        // A protected group loses no more pages than it may; other groups lose whole clusters.
+        // A protected group loses no more pages than its protection allows. Other groups lose whole
+        // clusters.
         let (enough, cluster) = match portion.spared.0 {
             0 => {
                 let whole = (size / CLUSTER_PART).clamp(CLUSTER as u64, MOST_CLUSTER);
@@ -177,8 +179,8 @@ impl Cluster<'_> {
     }
 
     /// Looks at the whole of both lists until enough pages are freed. Active blocks are used most,
-    /// so they are evicted last; those used recently are not spared. They are moved one part of the
-    /// list at a time, so that the others keep their places.
+    /// so they are evicted last, but then even if they were used recently. They are moved to the
+    /// inactive list one part at a time, so that the parts that are not needed keep their places.
     fn force(&mut self, share: Share) {
         let sizes = self.pool.lru.sizes(share.group);
         self.shrink_inactive(share, sizes.inactive.0);

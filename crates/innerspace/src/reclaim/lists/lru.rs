@@ -15,7 +15,7 @@ use crate::units::FrameId;
 pub(crate) struct Lru {
     groups: Slab<GroupLists>,
     batches: Batches,
-    /// How far drains of all batches have read each batch.
+    /// For each batch, how far the drains of all batches have read it.
     seen: Mutex<[Seen; BATCHES]>,
     aging_due: AgingDue,
     pub(crate) policy: EvictionPolicy,
@@ -267,8 +267,8 @@ impl Lru {
         pages
     }
 
-    /// Puts isolated frames back at the head of the list that their flags name, or of the
-    /// unevictable one.
+    /// Puts isolated frames back at the head of a list: of the one that their flags name or, with
+    /// [`Evictable::No`], of the unevictable one.
     pub(crate) fn put_back(&self, frames: &Frames, ids: &[FrameId], to: Evictable) {
         self.put_back_to(frames, ids, End::Front, |meta| list_for(meta, to));
     }
@@ -314,7 +314,8 @@ impl Lru {
     }
 }
 
-/// Returns the list for a frame that reclaim may, or may not, look at.
+/// Returns the list for a frame: the one that its flags name or, with [`Evictable::No`], the
+/// unevictable one.
 fn list_for(meta: &Meta, evictable: Evictable) -> ListKind {
     match evictable {
         Evictable::Yes => ListKind::by_flags(meta),

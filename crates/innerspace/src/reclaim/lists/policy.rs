@@ -36,15 +36,16 @@ pub enum EvictionPolicy {
     S3Fifo,
 }
 
-/// With two lists, a distance is short if it is less than 1 / `SHORT_PART` of both lists together.
+/// With two lists, a refault distance is short if it is less than 1 / `SHORT_PART` of both lists
+/// together.
 const SHORT_PART: u64 = 8;
 
 /// With S3-FIFO, the small queue is 1 / `SMALL_PART` of both queues together.
 const SMALL_PART: u64 = 10;
 
 impl EvictionPolicy {
-    /// Returns whether a second use moves a block on the inactive list to the active one now. If
-    /// not, the use is remembered, and the block moves when it reaches the tail.
+    /// Returns whether a second use moves a block from the inactive list to the active one at once.
+    /// If not, the use is remembered, and the block moves when it reaches the tail.
     pub(super) fn activates_now(self) -> bool {
         self == EvictionPolicy::TwoLists
     }

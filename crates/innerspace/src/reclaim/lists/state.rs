@@ -22,7 +22,8 @@ pub(crate) enum LruState {
 pub(crate) enum ListKind {
     /// The list from whose tail frames are evicted.
     Inactive,
-    /// The list of frames used at least twice, or that came back soon after their eviction.
+    /// The list of frames whose blocks were used at least twice, or came back soon after their
+    /// eviction.
     Active,
     /// The list that reclaim passes over.
     Unevictable,

@@ -22,7 +22,7 @@ pub(crate) enum Io {
 
 impl Io {
     /// Returns whether the stores of a group may be called. `path` has the numbers of the group and
-    /// of those above it.
+    /// of the groups above it.
     pub(crate) fn includes(self, mut path: impl Iterator<Item = GroupId>) -> bool {
         match self {
             Io::Of(payer) => path.any(|group| group == payer),
@@ -90,7 +90,7 @@ pub(crate) trait Owner: Send + Sync {
     fn failed_block_freed(&self, _frame: FrameId) {}
 
     /// Writes dirty blocks back, if `io` includes the owner. The blocks stay cached. Returns how
-    /// many pages were written. An owner whose store fails may skip calls.
+    /// many pages were written. An owner whose store keeps failing may write nothing for a while.
     fn clean(&self, frames: &[FrameId], io: Io) -> PageCount;
 
     /// Writes back blocks that the background step requests, oldest first, or leaves them to a

@@ -79,7 +79,8 @@ impl Owners {
         self.table.lock().flushable.contains(&id.0)
     }
 
-    /// Returns the next listed owner after `id`, wrapping around, or `None` if there is none.
+    /// Returns the next owner after `id`, wrapping around, of those that may have blocks to write.
+    /// Returns `None` if there is none.
     pub(crate) fn next_flushable(&self, id: OwnerId) -> Option<(OwnerId, Arc<dyn Owner>)> {
         let table = self.table.lock();
         let later = table.flushable.range(id.0 + 1..);
@@ -87,7 +88,7 @@ impl Owners {
         numbers.find_map(|number| Some((OwnerId(*number), table.get(*number)?)))
     }
 
-    /// Returns the number of listed owners.
+    /// Returns the number of owners that may have blocks to write.
     pub(crate) fn flushable(&self) -> usize {
         self.table.lock().flushable.len()
     }
