@@ -50,7 +50,7 @@ pub struct MemoryStore {
 struct State {
     /// The bytes and the length. A call holds the lock while it copies.
     bytes: RwLock<Bytes>,
-    /// An innermost lock.
+    /// The counts of calls so far. The mutex is an innermost lock.
     counts: Mutex<StoreCounts>,
     /// The number of changes made by [`MemoryStore::change_externally`] and
     /// [`MemoryStore::set_len_externally`].
@@ -74,11 +74,11 @@ struct Bytes {
 pub struct StoreCounts {
     /// Calls to `read_at` and `read_vectored_at`.
     pub reads: u64,
-    /// Bytes that these calls returned.
+    /// Bytes that calls to `read_at` and `read_vectored_at` returned.
     pub read_bytes: u64,
     /// Calls to `write_at` and `write_vectored_at`.
     pub writes: u64,
-    /// Bytes that these calls wrote.
+    /// Bytes that calls to `write_at` and `write_vectored_at` wrote.
     pub written_bytes: u64,
     /// Calls to `sync`.
     pub syncs: u64,

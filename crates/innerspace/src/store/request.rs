@@ -56,7 +56,8 @@ pub enum Operation {
     Write,
 }
 
-/// One read or write of a [`Batch`]. End it by [`Request::complete`].
+/// One read or write of a [`Batch`]. End it by [`Request::complete`] or [`Request::run`]: a request
+/// that is dropped fails with [`StoreError::Abandoned`].
 pub struct Request {
     operation: Operation,
     offset: u64,

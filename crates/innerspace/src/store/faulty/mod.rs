@@ -87,7 +87,8 @@ struct Control {
     plan: Plan,
     medium: Medium,
     hanging: usize,
-    /// The number of releases so far. An operation hangs until this number changes.
+    /// The number of releases so far. An operation hangs until this number changes, or until the
+    /// power is cut.
     releases: u64,
     released_to: Release,
     log: std::collections::VecDeque<Record>,
@@ -119,7 +120,7 @@ pub struct Record {
     pub offset: u64,
     /// The length in bytes. 0 for operations without a range.
     pub len: u64,
-    /// The fault that hit the operation.
+    /// The fault that hit the operation, if any.
     pub fault: Option<Fault>,
     /// The result for the caller: the number of bytes transferred or punched, or an error.
     pub outcome: Result<u64, io::ErrorKind>,

@@ -116,9 +116,9 @@ pub struct Rule {
     fault: Fault,
     kinds: Option<Vec<OperationKind>>,
     range: Range<u64>,
-    /// The number of matching operations to skip first.
+    /// The number of matching operations still to skip.
     skip: u64,
-    /// The number of matching operations to hit after that.
+    /// The number of matching operations still to hit, after those to skip. `u64::MAX` for all.
     times: u64,
 }
 

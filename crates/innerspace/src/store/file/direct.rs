@@ -32,7 +32,8 @@ pub(super) struct Direct {
     pub(super) file: File,
     /// The alignment of offsets, lengths and memory, which is a power of two.
     pub(super) alignment: usize,
-    /// Held from the write of an edge until the edge is written out.
+    /// Held from the write of an edge (the unaligned part of a write) to the page cache until the
+    /// kernel has written the edge out.
     edges: Mutex<()>,
 }
 
@@ -112,8 +113,8 @@ impl Direct {
         sys::write_vectored_at(&self.file, bufs, offset, Keep::Cached)
     }
 
-    /// Writes from one buffer, perhaps only a part of it. An edge goes through the page cache, by
-    /// the descriptor `file`.
+    /// Writes from one buffer, perhaps only a part of it. An unaligned edge goes through the page
+    /// cache, by the descriptor `file`.
     fn write_at(&self, file: &File, buf: &[u8], offset: u64) -> io::Result<usize> {
         let excess = self.excess(offset);
         if excess != 0 {
@@ -135,7 +136,7 @@ impl Direct {
 
     /// Writes the buffers before the first unaligned one. If there are none, or the offset is
     /// unaligned, writes from the first buffer that is not empty, perhaps only a part of it. An
-    /// edge goes through the page cache, by the descriptor `file`.
+    /// unaligned edge goes through the page cache, by the descriptor `file`.
     pub(super) fn write_vectored_at(
         &self,
         file: &File,

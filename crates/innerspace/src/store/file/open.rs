@@ -156,8 +156,8 @@ impl FileStore {
     }
 }
 
-/// The maximum number of times that a file is opened again because its path names another file by
-/// then.
+/// The maximum number of times that a file is opened again because, when it is locked, its path
+/// already names another file.
 const TRIES: u32 = 16;
 
 /// An open file. It is neither locked nor emptied at first.

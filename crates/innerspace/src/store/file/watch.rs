@@ -30,7 +30,7 @@ pub(super) struct Watch {
     pub(super) fell_back: AtomicBool,
 }
 
-/// The length that a file has, unless another process has cut it.
+/// The length that a file has at least, unless another process has cut it.
 #[derive(Debug)]
 pub(crate) struct KnownLen {
     /// The length when the file was opened.
@@ -99,7 +99,8 @@ impl KnownLen {
 #[derive(Debug)]
 struct Seen {
     stamp: Stamp,
-    /// The number of our own changes that had begun by then, if all had ended; otherwise `None`.
+    /// The number of our own changes that had begun at the last check, if all of them had ended;
+    /// otherwise `None`.
     settled_at: Option<u64>,
     /// The number of changes from outside so far.
     generation: u64,
@@ -154,8 +155,8 @@ impl Watch {
         if now <= offset {
             return Err(self.len.shrank(offset, wanted, now));
         }
-        // The file was cut before that read and has grown again since, so its bytes are not those
-        // that it had.
+        // The file was cut before the read and has grown again since, so its bytes are no longer
+        // those that it had.
         Err(StoreError::Changed.into())
     }
 
