@@ -110,7 +110,8 @@ pub(crate) struct Domain {
     /// Whether readers fence when they enter. It changes only with the list of participants locked
     /// ([`fencing`]).
     fenced: AtomicBool,
-    /// The nanoseconds that a heavy barrier took when readers were last told to fence.
+    /// The average time of a heavy barrier in nanoseconds, measured when readers were last told to
+    /// fence.
     barrier_cost: AtomicU64,
     /// The number of grace periods that have begun, which is also the number of the latest one.
     grace_periods: AtomicU64,

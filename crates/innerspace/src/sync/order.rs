@@ -46,7 +46,7 @@ ranks! {
     Append,
     /// The lock by which threads take turns at a file's long views.
     LongView,
-    /// The lock `invalidate` of a file.
+    /// The lock `invalidate` of a file, or `layout` of a direct-access file.
     Invalidate,
     /// The lock of a block. A thread may lock several: in ascending order, or by trying.
     Block,
@@ -54,9 +54,10 @@ ranks! {
     Mappings,
     /// The lock of a space's paths, held by faults that un-share a path of the page table.
     Paths,
-    /// The lock of a file's index with its dirty blocks.
+    /// The lock of a file's index with its dirty blocks, or of a stripe of a direct-access file's
+    /// dirty ranges.
     Dirty,
-    /// The lock of any other index.
+    /// The lock of the index of a direct-access file's entries.
     Index,
     /// The lock of a shared batch of frames that are on no LRU list yet, or of all batches during a
     /// drain.
@@ -67,9 +68,10 @@ ranks! {
     GroupTree,
     /// The lock of the queue of retired entries, or of the table of owners.
     Retire,
-    /// The lock of a queue of the wait table.
+    /// The lock of a queue of the wait table, or of a queue of waiters for a direct-access file's
+    /// entries.
     WaitQueue,
-    /// The lock of a list of participants.
+    /// The lock of a domain's list of participants, or of a space's list of accessors.
     Participants,
     /// The lock of a mailbox.
     Mailbox,
@@ -108,7 +110,7 @@ fn change(rank: Rank, by: i8) {
 #[inline]
 #[track_caller]
 pub(crate) fn may_wait(rank: Rank) {
-    // While a panic unwinds, a wrong order is the lesser evil.
+    // Nothing is checked while a panic unwinds, because a second panic would abort the process.
     if !CHECKS || rank == Rank::Leaf || std::thread::panicking() {
         return;
     }

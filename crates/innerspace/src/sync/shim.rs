@@ -275,7 +275,7 @@ impl<T> RwLock<T> {
     }
 }
 
-/// How a wait with a timeout ended. Either end may be spurious, so check the condition again.
+/// How a wait with a timeout ended. In either case, the caller checks its condition again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WaitEnd {
     /// A notification came, or the wait ended for no reason.

@@ -123,7 +123,7 @@ impl Domain {
         participants
     }
 
-    /// Tells the readers to fence. `each` is the time that a heavy barrier takes.
+    /// Tells the readers to fence. `each` is the average time that a heavy barrier takes.
     pub(super) fn have_readers_fence(&self, participants: &Participants, each: Duration) {
         let nanoseconds = u64::try_from(each.as_nanos()).unwrap_or(u64::MAX);
         self.barrier_cost.store(nanoseconds, Ordering::Relaxed);

@@ -67,8 +67,8 @@ impl Domain {
         participants.join(own.clone());
     }
 
-    /// Prepares a reader for the list: it has to fence if readers fence, and counts grace periods
-    /// from now on. The caller has locked the list.
+    /// Prepares a reader for the list: it has to fence if the other readers do, and counts grace
+    /// periods from now on. The caller has locked the list.
     pub(super) fn tell_pace(&self, reader: &Participant) {
         if self.fenced.load(Ordering::Relaxed) {
             reader.alone.fetch_or(FENCED, Ordering::Relaxed);

@@ -257,7 +257,7 @@ impl Participant {
     pub(crate) fn visible(&self) -> *mut () {
         // Relaxed: within a section the barrier of `enter` orders the load (Dekker). If another
         // thread has upgraded a page and has synchronised with this one since, coherence forbids an
-        // older value. Both caches were written by the owner alone, or never.
+        // older value. Only the owner writes its own cache, and nothing writes the empty one.
         self.pending.load(Ordering::Relaxed)
     }
 }

@@ -63,8 +63,8 @@ impl Domain {
         reader
     }
 
-    /// Returns this thread's participant, and registers one if there is none. A thread that has
-    /// lost its list gets one for this section only.
+    /// Returns this thread's participant, and registers one if there is none. A thread whose list
+    /// `OWN` is already destroyed gets one for this section only.
     #[cold]
     fn own_participant(self: &Arc<Domain>) -> *const Participant {
         let known = OWN.try_with(|own| {
