@@ -114,7 +114,7 @@ mod platform {
     }
 
     /// Tells the kernel that this process will use the expedited command, and tries the command
-    /// once.
+    /// once. Returns whether both succeeded.
     fn register() -> bool {
         membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED).is_ok()
             && membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED).is_ok()

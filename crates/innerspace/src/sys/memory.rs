@@ -38,8 +38,8 @@ pub(crate) fn host_page_size() -> usize {
     }
     #[cfg(not(unix))]
     {
-        // The largest page of any of these systems. If the page is really smaller, ranges are only
-        // rounded more coarsely.
+        // The largest page of all systems other than Unix. If this host's pages are smaller, ranges
+        // are only rounded more coarsely.
         64 << 10
     }
 }

@@ -47,8 +47,8 @@ mod remembered {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// The address of the cached process ID. The value is 0 in a child that has not asked for its
-    /// ID yet.
+    /// The address of the cached process ID. The value there is 0 in a child that has not asked for
+    /// its ID yet.
     pub(super) type Place = &'static AtomicU32;
 
     /// The place that is used where pages cannot be cleared in children. It is always 0, so nothing

@@ -164,7 +164,8 @@ impl SharedMapping {
             platform::touch(self.base, self.widen(range.clone()))
         };
         match made() {
-            // A system without this advice has no large folios in such files either.
+            // The system lacks the advice that is used here. Such a system has no large folios in
+            // files of ext4 either.
             Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
             Err(error) if platform::would_signal(&error) => Err(io::ErrorKind::StorageFull.into()),
             made => made,

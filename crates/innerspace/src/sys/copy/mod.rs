@@ -149,7 +149,7 @@ impl Streaming {
     /// uses those bytes, not even the caller. `self` must be dropped.
     #[inline]
     pub(crate) unsafe fn copy_page(&self, dst: *mut u8, src: &[u8; PAGE_SIZE]) {
-        // SAFETY: the caller's promise; without such stores there would be no `self`.
+        // SAFETY: the caller's promise; `self` exists only if [`Form::streams`] allows the call.
         unsafe { Native::stream_page(dst, src.as_ptr()) }
     }
 }

@@ -118,7 +118,8 @@ impl<T: Send + 'static> Ring<T> {
         // for wake-ups, so it never overflows.
         let completions = depth.saturating_mul(4).min(1 << 16);
         let ring = IoUring::builder().setup_cqsize(completions).build(depth)?;
-        // This came later (Linux 5.11) than all operations that are used.
+        // EXT_ARG came later (Linux 5.11) than all operations that are used, so a kernel that has
+        // it has all of them.
         if !ring.params().is_feature_ext_arg() {
             return Err(io::ErrorKind::Unsupported.into());
         }
