@@ -52,7 +52,7 @@ pub fn raw_os_error(error: &(dyn Error + 'static)) -> Option<i32> {
     causes(error).find_map(|error| error.downcast_ref::<io::Error>()?.raw_os_error())
 }
 
-/// Returns the error right below `error`.
+/// Returns the error that directly caused `error`, if there is one.
 fn below(error: &AnyError) -> Option<&AnyError> {
     if let Some(error) = error.downcast_ref::<io::Error>() {
         return error.get_ref().map(|inner| inner as _);
