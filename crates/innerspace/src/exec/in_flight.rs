@@ -176,7 +176,7 @@ impl<W> InFlight<W> {
         self.wait_while(&(block..block + 1), |_| is_being_filled(), run);
     }
 
-    /// Waits while `waits` returns true; it is called with the table locked. If the work of the
+    /// Waits while `waits`, which is called with the table locked, returns true. If the work of the
     /// first request in the range is queued, passes it to `run`.
     fn wait_while(
         &self,

@@ -7,7 +7,8 @@ use std::task::{Context, Poll, Waker};
 
 use crate::sync::Mutex;
 
-/// A state, and the waker of the one future that waits for it to change. An innermost lock.
+/// A state, and the waker of the one future that waits for it to change. The mutex is an innermost
+/// lock.
 #[derive(Debug, Default)]
 pub(crate) struct WakerSlot<S>(Mutex<(S, Option<Waker>)>);
 
