@@ -34,7 +34,7 @@ impl SetAside {
     }
 
     /// Lends pages: returns them as a charge to `to`, a group of the same tree. Returns `None` if
-    /// fewer than `pages` are left, or if they do not fit in the limits of `to`.
+    /// fewer than `pages` are left, or if `to` or a group above it has no room for them.
     pub(crate) fn lend<'t>(
         &self,
         tree: &'t GroupTree,
@@ -85,7 +85,7 @@ impl Drop for SetAside {
 }
 
 impl GroupTree {
-    /// Keeps room for pages that are lent.
+    /// Keeps room for pages that are lent, in the group and in all above it.
     fn keep_room(&self, group: GroupId, pages: PageCount) {
         for id in self.path(group) {
             self.node(id).lent.fetch_add(pages.0, Ordering::SeqCst);

@@ -23,7 +23,8 @@ impl BlockSizes {
         self.0[usize::from(order)].fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Returns the order of the largest block size, if some file has blocks of several pages.
+    /// Returns the order of the largest block size in use, or `None` if no file has blocks of more
+    /// than one page.
     pub(super) fn largest(&self) -> Option<u8> {
         let is_used = |order: &u8| self.0[usize::from(*order)].load(Ordering::Relaxed) > 0;
         (1..ORDERS as u8).rev().find(is_used)

@@ -20,7 +20,7 @@ pub(crate) struct Charge<'t> {
 /// Where a charge came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Source {
-    /// A stock: no level has changed.
+    /// The thread's stock: no level has changed.
     Stock,
     /// The levels. Holds the nearest group that was over its `high` after this charge, if any.
     Levels(Option<GroupId>),
@@ -250,7 +250,7 @@ impl GroupTree {
         self.uncharge_levels(group, None, pages, stocked);
     }
 
-    /// Gives back the stocks of `group` and of the groups below it.
+    /// Gives back the pages that all threads have in stock for `group` and the groups below it.
     pub(crate) fn drain_stocks(&self, group: GroupId) {
         self.stocks.drain(self, thread_number(), group);
     }

@@ -11,7 +11,7 @@ use super::{GroupId, GroupTree, LimitError, LimitReason, Reach};
 use crate::sync::Arc;
 use crate::units::PageCount;
 
-/// The most times that a charge makes room and tries again.
+/// The maximum number of times that a charge makes room and tries again.
 const ROUNDS: usize = 16;
 
 /// How a charge may make room.
@@ -43,7 +43,7 @@ impl HeapBytes {
     /// # Errors
     /// The errors of [`Group::charge_heap`](super::Group::charge_heap).
     pub(crate) fn more(&self, bytes: usize, may: MayReclaim) -> Result<HeapBytes, LimitError> {
-        // The bytes already in its ledger keep the group's number in use.
+        // The bytes that are already in the group's ledger keep its number in use.
         HeapBytes::add(&self.tree, self.group, bytes, may)
     }
 

@@ -16,7 +16,8 @@ pub(super) trait Levels {
     /// Subtracts `pages`, which were in stock, at every level from `group` upwards.
     fn take_off(&self, group: GroupId, pages: u64);
 
-    /// Notes a peak at every level: usage as it is now, less the `stocked` pages.
+    /// Notes a peak at every level from `group` upwards: the level's present usage, less the
+    /// `stocked` pages.
     fn note_peak(&self, group: GroupId, stocked: u32);
 
     /// Returns whether `group` is `top` or below it.

@@ -43,7 +43,7 @@ pub(crate) struct Node {
     /// The highest `usage` since the last [`super::GroupTree::take_peak`], without the pages in
     /// stock. Charges raise only this counter, not `peak`.
     recent_peak: AtomicU64,
-    /// Pages of page-table and index nodes charged to this node itself (a share of `own`).
+    /// Pages of page-table and index nodes charged to this node itself (a part of `own`).
     pub(super) tables: AtomicU64,
     _apart: Apart,
     /// The hard limit in pages.
@@ -64,7 +64,7 @@ pub(crate) struct Node {
     /// The sum of `min` of the groups right below. It changes only under the tree's mutex.
     pub(super) owed: AtomicU64,
     _events_apart: Apart,
-    /// Charges also write these counters, when they reach a limit.
+    /// Written by reclaim, and by charges that reach a limit.
     pub(super) events: EventCounters,
     pub(super) blocks: BlockSizes,
     /// The charges for heap memory. An innermost lock.
@@ -111,7 +111,7 @@ impl EventCounters {
 #[derive(Default)]
 pub(super) struct Ledger {
     pub(super) bytes: u64,
-    /// The pages charged for these bytes.
+    /// The pages charged for `bytes`.
     pub(super) pages: u64,
 }
 

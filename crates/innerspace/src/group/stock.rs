@@ -443,8 +443,8 @@ impl Stocks {
         }
     }
 
-    /// Returns the number of pages in stock of the groups that `wanted` selects. Exact while no
-    /// thread is charging.
+    /// Returns the number of pages that all threads have in stock for the groups that `wanted`
+    /// selects. Exact while no thread is charging.
     pub(super) fn sum(&self, wanted: impl Fn(GroupId) -> bool) -> u64 {
         self.stripes
             .all()

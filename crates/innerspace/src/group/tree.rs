@@ -19,7 +19,7 @@ use crate::units::PageCount;
 /// The number of levels on the longest path: the root and [`MAX_DEPTH`] below it.
 pub(crate) const MAX_LEVELS: usize = MAX_DEPTH + 1;
 
-/// Bytes of a handle, and of the reference counts next to a name.
+/// The heap bytes of a group's handle, and of the reference counts of its name.
 const HANDLE_BYTES: usize = 56;
 
 /// The panic message if a group that a handle names is not found.
@@ -60,7 +60,7 @@ pub(super) struct Entry {
     children: BTreeSet<(Arc<str>, GroupId)>,
     /// The number of children that are not deleted.
     live: usize,
-    /// How many group numbers are in use below, at any depth.
+    /// The number of group numbers in use below this group, at any depth.
     below: usize,
     /// The heap bytes of this group, for which the group above is charged.
     heap: u64,
@@ -111,7 +111,7 @@ pub(crate) struct GroupTree {
     pub(super) watchers: Arc<Watchers>,
     /// The number of groups over their limit: see [`super::over`].
     pub(super) over: AtomicU32,
-    /// The start of the clock for stalls.
+    /// The moment from which the times of stalls are counted.
     born: std::time::Instant,
     /// The process that created the memory.
     pub(super) maker: Process,
@@ -413,7 +413,8 @@ impl GroupTree {
     }
 
     /// Sets `high`, `low` or `min` of a group. Nothing is evicted here. A charge from a stock does
-    /// not look at `high`, so a new `high` empties the stocks of the group and of those below it.
+    /// not look at `high`, so a new `high` empties the stocks of this group and of the groups below
+    /// it.
     pub(crate) fn set_protection(
         &self,
         id: GroupId,
@@ -469,7 +470,7 @@ impl GroupTree {
         self.node(id).accessors.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Ends an earlier [`GroupTree::attach_accessor`].
+    /// Counts one accessor fewer, after an earlier [`GroupTree::attach_accessor`].
     pub(crate) fn detach_accessor(&self, id: GroupId) {
         let accessors = self.node(id).accessors.fetch_sub(1, Ordering::Relaxed);
         debug_assert!(accessors > 0, "detach follows attach");
