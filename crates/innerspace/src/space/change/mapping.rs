@@ -34,7 +34,7 @@ impl Space {
         if map.population == Population::OnDemand {
             return Ok(VirtAddr(self.put(&map, Some(Edit::Detach))?.start));
         }
-        // If populating fails, the mapping is undone. To undo it takes new nodes if a fork has
+        // If populating fails, the mapping is undone. Undoing it takes new nodes if a fork has
         // meanwhile shared the tables at its ends.
         let (group, nodes) = (self.group(), PageCount(2 * PATH_NODES as u64));
         let nodes = self.0.pool.charge(group.id(), nodes, AllocMode::Wait)?;

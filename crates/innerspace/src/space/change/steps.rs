@@ -93,7 +93,7 @@ impl Drop for Underway<'_> {
 
 impl SpaceInner {
     /// Changes the mappings of `range` by calling `change`, and applies `edit`, if there is one, to
-    /// the words of its pages. Then releases the writer lock, and does the work that is left.
+    /// the words of its pages. Then releases the writer lock, and what the change has detached.
     /// `payment` says how the nodes of the mappings are paid for.
     ///
     /// # Errors
@@ -128,7 +128,9 @@ impl SpaceInner {
 
     /// Changes the mappings by calling `change`, and then calls `tables`. `tables` changes the
     /// words, publishes the new set and returns what it has detached; or it fails, with nothing
-    /// changed. Then releases the writer lock, and does the work that is left.
+    /// changed. If all succeeds, this function then releases the writer lock, what was detached,
+    /// and the files that are no longer mapped, and settles the ledger if the change is paid for
+    /// afterwards.
     pub(crate) fn change_by(
         self: &Arc<SpaceInner>,
         mut writer: Writer<'_, Structure>,
