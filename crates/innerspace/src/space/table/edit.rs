@@ -63,8 +63,9 @@ impl Edit {
 impl Nodes<'_> {
     /// Makes the paths to the range the space's own, if `edit` needs that, and adds the replaced
     /// nodes to `detached`. If there are any, calls `moved` with the invalidation that accessors
-    /// must be sent before the new nodes may be written to. Does both even if it fails. The caller
-    /// is inside the gate, or has it closed, and holds the space's `paths` mutex.
+    /// must be sent before the new nodes may be written to. If it fails, it has done both for the
+    /// nodes that it had replaced by then. The caller is inside the gate, or has it closed, and
+    /// holds the space's `paths` mutex.
     pub(crate) fn own_range(
         self,
         range: &Range<u64>,

@@ -30,7 +30,7 @@ use crate::space::table::pte::{self, Pte};
 /// The number of visits after which a leaf's words are read. Reading them takes a few hundred
 /// nanoseconds.
 const VISITS: u16 = 16;
-/// The greatest number of times that `VISITS` is doubled: once whenever coalesced leaves were
+/// The greatest number of times that `VISITS` is doubled: once each time coalesced leaves are
 /// forgotten.
 const DOUBLED: u8 = 8;
 
