@@ -330,8 +330,8 @@ impl VmaCache {
             MappedFile::Cached(_) => file.clone(),
             MappedFile::Direct(file) => MappedFile::Direct(file.with_own_count()),
         });
-        // A thread that increments the number then locks and empties `kept`. Either it does so
-        // after this call; or it has done so before, and this thread sees the new number.
+        // `kept` is locked here. A thread that increments the number empties `kept` afterwards:
+        // either after this call, or before it, and then this thread sees the new number.
         if self.is_good(sequence) {
             kept[slot] = Some(own.clone());
         }
