@@ -154,7 +154,7 @@ fn ensure_ready<S: Sectioned>(
 pub struct SpaceReady {
     space: Space,
     wanted: (VirtAddr, usize, AccessKind),
-    /// The blocking call, which is made if the first poll would block.
+    /// The blocking call, which is made if the first poll finds that a page would block.
     call: Option<Task<(), SpaceError>>,
 }
 
