@@ -39,7 +39,7 @@ const HASH_BITS: u32 = 24;
 /// The most blocks in the sample.
 const SAMPLE: usize = 2048;
 
-/// Distances are distinguished up to this multiple of the memory, the *reach*.
+/// Reuse distances are distinguished up to this multiple of the memory's pages, the *reach*.
 const REACH: u64 = 4;
 
 /// The number of parts that the reach is divided into.

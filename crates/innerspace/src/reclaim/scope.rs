@@ -113,9 +113,9 @@ impl StoreScope {
     }
 
     /// Frees pages of the group that [`StoreScope::note_short`] last noted for this thread, and
-    /// forgets it. The group may be in another memory. The caller holds no lock and is in no call
-    /// to a store. Returns the number of pages freed; `None` if nothing was noted, or the memory is
-    /// gone.
+    /// forgets the note. The group may be in another memory. The caller holds no lock and is in no
+    /// call to a store. Returns the number of pages freed; `None` if nothing was noted, or the
+    /// memory is gone.
     pub(crate) fn make_room_where_short(pages: PageCount) -> Option<PageCount> {
         let Short { of, group, payer } = SHORT.try_with(RefCell::take).unwrap_or(None)?;
         Some(of.upgrade()?.reclaim(group, pages, Some(payer)))

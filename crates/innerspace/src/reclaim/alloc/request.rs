@@ -198,10 +198,10 @@ impl Pool {
         self.attempt(group, 0, Reach::High).ok()
     }
 
-    /// Returns up to `most` frames of one page, and no more than a first batch. Stops when the
-    /// thread's stock is empty and gets no further batch, or no frame is free. So in a small
-    /// memory, or in a group near its limit, there are few or none. The caller may wait, as for
-    /// [`AllocMode::Wait`], but the call does not wait for memory.
+    /// Returns up to `most` frames of one page, but no more than a thread's first batch of stock
+    /// has pages. Stops when the thread's stock is empty and gets no further batch, or no frame is
+    /// free. So in a small memory, or in a group near its limit, there are few or none. The caller
+    /// may wait, as for [`AllocMode::Wait`], but the call does not wait for memory.
     pub(crate) fn alloc_some(&self, group: GroupId, most: usize) -> Vec<PoolFrame<'_>> {
         AllocMode::Wait.check_order();
         age_if_due(self);
