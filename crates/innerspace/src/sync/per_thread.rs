@@ -21,8 +21,9 @@ use super::atomic::{AtomicU32, Ordering};
 use super::{Mutex, Rank, thread};
 use crate::sys::barrier::{self, BarrierMode};
 
-/// The number of threads that have slots of their own. It is small under the checkers, where each
-/// read is expensive and memories are so small that each of many slots would have no room.
+/// The number of threads that have slots of their own. It is small under the checkers, because each
+/// read is expensive there, and because the memories of models are so small that many slots would
+/// each get no room.
 pub(crate) const OWNERS: usize = if cfg!(loom) {
     2
 } else if cfg!(any(miri, shuttle)) {

@@ -44,7 +44,7 @@ pub(crate) struct Replaced<T> {
     _owns: PhantomData<T>,
 }
 
-// SAFETY: it holds a `T` that any thread may drop.
+// SAFETY: a `Replaced` holds a `T` that any thread may drop.
 unsafe impl<T: Send + Sync> Send for Replaced<T> {}
 
 impl<T> RcuCell<T> {

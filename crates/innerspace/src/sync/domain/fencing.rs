@@ -44,7 +44,7 @@ const LONGEST: Duration = Duration::from_micros(50);
 /// Measures the share of the time that heavy barriers take.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// The time at which the first heavy barrier of this window began.
+    /// The time at which the first heavy barrier of the present window began.
     since: Option<Instant>,
     count: u32,
     spent: Duration,

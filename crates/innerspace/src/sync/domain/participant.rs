@@ -70,7 +70,7 @@ impl CacheBinding {
 }
 
 /// The pending mark, as a reader with a section for one access loaded it. It is set if there is
-/// mail, and if the reader must first fence or go online.
+/// mail, or if the reader must first fence or go online.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingMark(pub(super) u64);
 

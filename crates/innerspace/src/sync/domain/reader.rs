@@ -123,10 +123,10 @@ impl Domain {
         pointer
     }
 
-    /// Creates a participant for one section of a thread that is ending and has lost its list, for
-    /// example where a thread-local destructor drops a file. The domain's list keeps the
-    /// participant alive. In a child of fork(2) nothing is added to that list, so the participant
-    /// is leaked.
+    /// Creates a participant for one section of a thread that is ending and whose list `OWN` is
+    /// already destroyed, for example where a thread-local destructor drops a file. The domain's
+    /// list keeps the participant alive. In a child of fork(2) nothing is added to that list, so
+    /// the participant is leaked.
     #[cold]
     fn register_passing(&self) -> *const Participant {
         let participant = self.add(Participant {
