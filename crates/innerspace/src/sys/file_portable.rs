@@ -1,5 +1,5 @@
 //! The portable forms of `sys::file`: std's positioned I/O, no holes, and no control of the page
-//! cache except macOS's.
+//! cache except on Apple's systems.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};

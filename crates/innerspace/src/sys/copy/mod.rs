@@ -127,8 +127,8 @@ pub(crate) unsafe fn copy_page(dst: *mut u8, src: *const u8) {
 
 /// Copies pages past the caches: the destination is not read first, and nothing is displaced from
 /// the caches. Such stores are not ordered with any others until their own thread executes a fence.
-/// Dropping this value, which is not `Send`, does so. While it lives, the copies must neither be
-/// read nor published. (No test can tell whether the fence is there.)
+/// Dropping this value, which is not `Send`, executes the fence. While it lives, the copies must
+/// neither be read nor published. (No test can tell whether the fence is there.)
 #[must_use = "the copies are complete when this is dropped"]
 #[derive(Debug)]
 pub(crate) struct Streaming(PhantomData<*mut ()>);
