@@ -1,4 +1,4 @@
-//! The errors below an error of any family.
+//! The causes of an error of any type.
 
 use std::error::Error;
 use std::{io, iter};
@@ -12,9 +12,9 @@ use crate::store::FileOpenError;
 
 type AnyError = dyn Error + 'static;
 
-/// Returns an iterator over an error and the errors below it. An error of this library includes the
-/// texts of the errors below it in its own, so [`Error::source`] does not return them; this
-/// function does. For any other error it follows [`Error::source`], and it looks inside an
+/// Returns an iterator over an error and the errors that caused it. An error of this library
+/// includes the texts of its causes in its own text, so [`Error::source`] does not return them;
+/// this function does. For any other error it follows [`Error::source`], and it looks inside an
 /// [`io::Error`].
 ///
 /// ```
