@@ -32,8 +32,8 @@ impl Payers {
         self.0.entry(payer).or_default().running += 1;
     }
 
-    /// Notes that a job is over, and its wakers were called. Removes and returns the lane that was
-    /// held back longest, of those that still exist.
+    /// Notes that a job is over and its wakers were called. Of the payer's lanes that are held back
+    /// and still exist, removes and returns the one that was held back longest.
     pub(super) fn end(&mut self, payer: usize, is_there: impl Fn(u64) -> bool) -> Option<u64> {
         let of = self.0.get_mut(&payer)?;
         of.running -= 1;
