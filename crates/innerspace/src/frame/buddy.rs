@@ -236,7 +236,8 @@ pub(super) fn set_taken(meta: &Meta, order: u8, kind: Kind) {
     meta.set_kind(kind);
 }
 
-/// Returns the largest aligned blocks of a range of frames, and their orders.
+/// Splits a range of frames into the largest aligned blocks that fit in it. Returns each with its
+/// order.
 fn blocks_of(frames: Range<u32>) -> impl Iterator<Item = (FrameId, u8)> {
     let mut id = frames.start;
     std::iter::from_fn(move || {

@@ -123,7 +123,7 @@ impl Frames {
         let usable = frames + 1;
         let bytes = u64::from(usable) * PAGE_SIZE as u64;
         let map = |source| ArenaError::Map { bytes, source };
-        // If the host does not have that many addresses, there are no windows.
+        // If the host refuses to map that many addresses, the arena has no windows.
         let arena = match holes {
             0 => Arena::new(usable),
             _ => Arena::new(usable.next_multiple_of(1 << MAX_ORDER) + holes)

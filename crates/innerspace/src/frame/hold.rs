@@ -181,8 +181,8 @@ pub(crate) enum Dropped {
 pub(crate) enum PutView {
     /// The block is in its file, which keeps it.
     Kept,
-    /// The block had left its file, so the views' owner must be notified ([`super::detached`]).
-    /// Owner and frame stay until then.
+    /// The block had left its file, so the views' owner must be notified ([`super::detached`]). The
+    /// owner and the frame stay alive until then.
     Detached,
 }
 

@@ -222,8 +222,8 @@ impl<'a> FrameLock<'a> {
     /// Sets WAITERS, and then tries once to take the lock. If that fails, the caller enqueues. In
     /// this order no wake-up is lost (see the module).
     fn set_waiters_then_try(&self, queue: &mut Queue) -> bool {
-        // Relaxed: both bits are in one atomic byte, whose changes have one order for all threads.
-        // The queue's mutex guards the entry.
+        // Relaxed: WAITERS and LOCKED are in one atomic byte, whose changes have one order for all
+        // threads. The queue's mutex guards the waiter's entry.
         self.byte().fetch_or(WAITERS, Ordering::Relaxed);
         self.take_in_turn(queue, None)
     }

@@ -179,8 +179,8 @@ impl Allocator {
             && !short
             && self
                 .with_magazine(|magazine| {
-                    // The first frame goes on top, so that frames that were freed in some order
-                    // come out in that order, which is usually ascending (see `take_half`).
+                    // The first frame of `ids` goes on top, so that the frames come out in the
+                    // order of `ids`, which is usually ascending (see `take_half`).
                     for id in ids.iter().rev() {
                         if magazine.len() == self.capacity {
                             self.give_half(metas, magazine);

@@ -35,7 +35,8 @@ pub(crate) enum Kind {
     Part = 0,
     /// The first frame of a free block, in the buddy allocator's lists.
     Free = 1,
-    /// A free single frame in a magazine, or a frame on its way between a free list and an owner.
+    /// A free single frame in a magazine, or the first frame of a block that is on its way between
+    /// a free list and an owner.
     Magazine = 2,
     /// A frame with one owner, which no other thread can see.
     Owned = 3,
@@ -72,7 +73,8 @@ impl Kind {
         Kind::ALL[usize::from(byte)]
     }
 
-    /// Returns whether the frame is allocated. The zero frame is not, because it is never freed.
+    /// Returns whether a frame of this kind is allocated. The zero frame does not count as
+    /// allocated, because it is never freed.
     pub(crate) const fn is_live(self) -> bool {
         matches!(
             self,

@@ -160,8 +160,8 @@ impl Buddy {
         Some(window)
     }
 
-    /// Returns all addresses but those of the frames that were never given out: the addresses
-    /// before these frames, and the addresses behind them.
+    /// Returns the addresses before and behind the frames that were never given out. The former
+    /// begin with frame 1, and the latter at a multiple of 512.
     fn given_out(&self, metas: &[Meta]) -> [Range<u32>; 2] {
         let untouched = self.untouched();
         let behind = untouched.end.next_multiple_of(1 << MAX_ORDER);
