@@ -181,7 +181,7 @@ impl DaxCore {
         &self.parts.name
     }
 
-    /// Returns whether the file belongs to this memory.
+    /// Returns whether the file belongs to the memory of `pool`.
     pub(crate) fn is_in(&self, pool: &Arc<Pool>) -> bool {
         Arc::ptr_eq(&self.pool, pool)
     }
@@ -266,7 +266,7 @@ impl DaxCore {
         }
     }
 
-    /// Returns the error of a call that would have to wait and may not.
+    /// Returns the error of a call that would have to wait, but must not.
     pub(super) fn would_block(&self, offset: u64) -> DaxError {
         DaxError::WouldBlock {
             file: self.parts.name.clone(),

@@ -202,8 +202,8 @@ impl DaxCore {
         })
     }
 
-    /// Calls `work` for each page that has a block and some of these bytes: with the locked entry,
-    /// the page, and the offset on the device and the length of these bytes in the page. Holes are
+    /// Calls `work` for each page that has a block and some of these bytes. `work` gets the locked
+    /// entry, the page, and where those bytes are on the device: their offset and length. Holes are
     /// skipped.
     fn for_each_part(
         &self,

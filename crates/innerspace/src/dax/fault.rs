@@ -34,7 +34,7 @@ const STORES_AROUND: u64 = 64;
 /// The most that a fault can map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reach {
-    /// The page and those that follow it, before `end`.
+    /// The page, and the pages that follow it before `end`.
     Pages {
         /// The first page that is outside the leaf or the mapping.
         end: u64,

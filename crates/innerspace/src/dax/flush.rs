@@ -158,7 +158,7 @@ impl DaxCore {
         Ok(flushed)
     }
 
-    /// Makes the blocks of these pages dirty again, as far as the blocks still exist.
+    /// Makes blocks of these pages dirty again, if they still exist.
     fn make_dirty_again(&self, cleaned: Vec<Range<u64>>) {
         let is_block = |entry: Entry| matches!(entry.content(), Content::Block(_));
         for pages in cleaned {

@@ -43,11 +43,11 @@ pub(super) trait RangeWords {
 /// The entry to lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wanted {
-    /// The entry that covers the page.
+    /// The entry that covers the page. If there is none, an empty one is made.
     Cover,
     /// The entry that covers the page, if there is one.
     Present,
-    /// The whole range.
+    /// The entry of the whole range. If the range has none and no node, an empty one is made.
     Large,
 }
 

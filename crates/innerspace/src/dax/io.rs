@@ -120,8 +120,8 @@ impl DaxCore {
         }
     }
 
-    /// Writes all of `buf`, and lengthens the file if needed. If an error comes after some bytes,
-    /// returns their number.
+    /// Writes all of `buf`, and lengthens the file if needed. If an error occurs after some bytes
+    /// were written, returns their number instead of the error.
     pub(super) fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize, DaxError> {
         self.check_writable(offset)?;
         if buf.is_empty() {
@@ -171,7 +171,7 @@ impl DaxCore {
         appended
     }
 
-    /// Writes as many bytes, from the beginning of `buf` and inside the file, as can be written
+    /// Writes bytes from the beginning of `buf` on, as many as can be written inside the file
     /// without waiting. Returns their number; fails if there are none.
     pub(super) fn try_write_at(&self, buf: &[u8], offset: u64) -> Result<usize, DaxError> {
         self.check_writable(offset)?;
@@ -260,7 +260,7 @@ impl DaxCore {
         if run.is_empty() {
             self.lock_run(&mut run, first..end.div_ceil(PAGE), wait)?;
         }
-        // The destinations on the device: offset and number of bytes.
+        // The destinations on the device, each as its offset and number of bytes.
         let mut places = ArrayVec::<(u64, usize), RUN>::new();
         let (mut at, mut became_dirty, mut failed) = (offset, false, None);
         for locked in &mut run {

@@ -95,7 +95,7 @@ pub(crate) trait ExtentMap: Send + Sync {
     }
 }
 
-/// Inside an `io::Error` of kind `StorageFull`: the device has no block.
+/// The device has no free block. This is wrapped in an `io::Error` of kind `StorageFull`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("no block is free on a device of {}", ByteSize(*device_len))]
 pub(crate) struct NoBlock {
