@@ -15,7 +15,8 @@ pub(super) enum Ceiling {
     Enforced,
     /// The whole `max`: for pages for which room is kept.
     Kept,
-    /// `max` and `high`: for the stock, and for callers that can charge in another way if refused.
+    /// Like `Enforced`, and `high` too: for the stock, and for callers that can charge in another
+    /// way if refused.
     BelowHigh,
 }
 

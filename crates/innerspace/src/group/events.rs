@@ -15,7 +15,7 @@ pub struct GroupEvents {
     pub max: u64,
     /// Requests that failed because the group was full and nothing more could be evicted.
     pub oom: u64,
-    /// Pages evicted from the group and from those below it.
+    /// Pages evicted from the group and from the groups below it.
     pub reclaimed: PageCount,
     /// Requests that the group refused before reclaim was tried.
     pub refused: u64,

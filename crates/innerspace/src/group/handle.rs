@@ -248,8 +248,8 @@ impl Group {
         self.0.tree.set_protection(self.0.id, which, pages)
     }
 
-    /// Evicts pages of this group and of those below it until `bytes` are freed or nothing more can
-    /// be. Returns how many bytes were freed.
+    /// Evicts pages of this group and of the groups below it until `bytes` are freed or nothing
+    /// more can be evicted. Returns how many bytes were freed.
     pub fn reclaim(&self, bytes: u64) -> u64 {
         let (id, pages) = (self.0.id, PageCount::ceil(bytes));
         let reclaimer = self.0.tree.reclaimer();
@@ -273,8 +273,8 @@ impl Group {
         self.0.tree.events(self.0.id)
     }
 
-    /// Returns how much of the time requests of this group and of those below it were stalled for
-    /// memory.
+    /// Returns how much of the time requests of this group and of the groups below it were stalled
+    /// for memory.
     pub fn pressure(&self) -> Pressure {
         self.0.tree.pressure(self.0.id)
     }

@@ -24,8 +24,8 @@ pub(crate) enum MayReclaim {
     /// Not at all. If there is no room, the charge fails with [`LimitReason::WouldBlock`].
     No,
     /// By the service thread alone, which brings the group under its `high`. If there is no room,
-    /// or the group is more than a little above its `high`, the charge fails, as a request does
-    /// that may not wait.
+    /// or the group is more than a little above its `high`, the charge fails, like a request that
+    /// may not wait.
     Background,
 }
 

@@ -119,7 +119,7 @@ pub(crate) trait Reclaimer: Send + Sync {
     fn reclaim(&self, group: GroupId, pages: PageCount, payer: Option<GroupId>) -> PageCount;
 
     /// Charges a group for pages in no frame. Waits for nothing and frees nothing, but wakes the
-    /// service thread if a group is above its `high` then.
+    /// service thread if a group is above its `high` afterwards.
     fn charge_without_waiting(
         &self,
         group: GroupId,

@@ -320,7 +320,8 @@ impl GroupTree {
     }
 
     /// Frees the number of a deleted group if its last page and heap byte are gone and no group is
-    /// below it, and the numbers of the deleted groups above it that only this group kept.
+    /// below it. Then also frees the numbers of deleted groups above it that only this group kept
+    /// in use.
     pub(super) fn release(&self, id: GroupId) {
         let mut freed = Vec::new();
         self.release_drained(&mut self.shape.lock(), id, &mut freed);
@@ -384,7 +385,7 @@ impl GroupTree {
         (size_of::<Node>() + place + name.len() + HANDLE_BYTES) as u64
     }
 
-    /// Returns the group and those above it, up to the root.
+    /// Returns the group and the groups above it, from the group up to the root.
     pub(crate) fn path(&self, id: GroupId) -> impl Iterator<Item = GroupId> + '_ {
         std::iter::successors(Some(id), |id| self.node(*id).parent())
     }
@@ -405,7 +406,7 @@ impl GroupTree {
         self.count(id, 1, |events| &events.oom);
     }
 
-    /// Counts evicted pages in the group that they were charged to, and in those above.
+    /// Counts evicted pages in the group that they were charged to, and in the groups above it.
     pub(crate) fn count_reclaimed(&self, id: GroupId, pages: PageCount) {
         for id in self.path(id) {
             self.count(id, pages.0, |events| &events.reclaimed);
@@ -501,7 +502,7 @@ impl GroupTree {
         })
     }
 
-    /// Returns how much of the time requests of the group and of those below it were stalled.
+    /// Returns how much of the time requests of the group and of the groups below it were stalled.
     pub(crate) fn pressure(&self, group: GroupId) -> Pressure {
         let stalls = self.node(group).stalls.lock();
         let pressure = stalls.as_ref().map(|stalls| stalls.pressure(self.time()));
