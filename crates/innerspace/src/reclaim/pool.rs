@@ -446,8 +446,8 @@ impl Pool {
     /// Waits until other threads have freed the entries that they had already taken from the queue.
     /// The caller is outside every section and holds no lock.
     pub(crate) fn finish_retired(&self) {
-        // There are two rounds: a mapping freed in the first one may have been the last to keep a
-        // direct-access file open, whose entries are then retired in turn.
+        // There are two rounds, because a mapping freed in the first one may have been the last to
+        // keep a direct-access file open. The file's entries are then retired in turn.
         for _ in 0..2 {
             self.flush_retired();
             self.retired.wait_taken();

@@ -24,8 +24,8 @@ pub(crate) struct Background {
     /// The number of dirty pages above which blocks of any age are written.
     pub(super) most_dirty: u64,
     pub(super) evicting: AtomicBool,
-    /// One more than the number of the tick in which eviction last freed nothing; 0 if none, or if
-    /// pages have become clean since. Eviction is not tried again in that tick.
+    /// One more than the number of the tick in which eviction last freed nothing; 0 if there was no
+    /// such tick, or if pages have become clean since. Eviction is not tried again in that tick.
     pub(super) futile_at: AtomicU64,
     /// The number of calls to `tick`.
     pub(super) clock: AtomicU64,

@@ -77,8 +77,8 @@ impl Pool {
     }
 
     /// Returns the number of free pages. If they are not enough, also counts the pages in stock as
-    /// free. If these make the number sufficient, drains the stocks: otherwise a step would be
-    /// requested again.
+    /// free. If that makes the number sufficient, drains the stocks, because otherwise a step would
+    /// be requested again.
     fn free_with_stocks(&self, is_enough: impl Fn(PageCount) -> bool) -> PageCount {
         let free = self.free_pages();
         if is_enough(free) {
@@ -99,8 +99,9 @@ impl Pool {
         PageCount(self.counters.sum(Event::PgDirtied).saturating_sub(cleaned))
     }
 
-    /// Advances the clock by one tick: drains batches and stocks, begins a sampling stretch if it
-    /// is time, and then makes steps until nothing is left to do, at most [`TICK_STEPS`] of them.
+    /// Makes one tick: advances the clock, drains batches and stocks, begins a sampling stretch if
+    /// it is time, and then makes steps until nothing is left to do, at most [`TICK_STEPS`] of
+    /// them.
     pub(crate) fn tick(&self) {
         self.background.clock.fetch_add(1, Ordering::Relaxed);
         self.lru.drain_batches(&self.frames);

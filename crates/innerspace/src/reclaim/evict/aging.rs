@@ -55,7 +55,7 @@ fn age_tail(pool: &Pool, group: GroupId) {
     // All frames of a small group may be isolated here. Since this thread counts as working, a
     // request that finds nothing on its lists waits for it, and is not refused.
     let _working = pool.progress.begin();
-    // In this scope, requests made by owners evict nothing, so they do not come back here.
+    // In this scope, requests made by owners evict nothing, so they do not re-enter reclaim.
     let _scope = pool.owner_scope();
     let mut cluster = Cluster::new(pool, Io::Forbidden);
     cluster.take(group, ListKind::Inactive, LOOKS);

@@ -69,7 +69,7 @@ impl Share {
 /// Frees about `target` pages charged to `group` or below it, or all that can be freed if those are
 /// fewer. No section is open, and the caller is counted as working.
 pub(super) fn shrink(pool: &Pool, group: GroupId, target: PageCount, io: Io) -> Shrunk {
-    // In this scope, requests made by owners evict nothing, so they do not come back here.
+    // In this scope, requests made by owners evict nothing, so they do not re-enter reclaim.
     let _scope = pool.owner_scope();
     pool.lru.drain_batches(&pool.frames);
     let mut cluster = Cluster::new(pool, io);
@@ -88,7 +88,8 @@ pub(super) fn shrink(pool: &Pool, group: GroupId, target: PageCount, io: Io) -> 
 }
 
 impl Cluster<'_> {
-    /// Makes all passes. Returns whether some page was passed over because of its group's `low`.
+    /// Makes passes until `target` pages are freed, or all passes are made. Returns whether some
+    /// page was passed over because of its group's `low`.
     fn passes(&mut self, group: GroupId, target: PageCount, spared: Spared) -> bool {
         let mut passed_over = false;
         for number in 0..=PASSES {

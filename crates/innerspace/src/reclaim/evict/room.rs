@@ -92,7 +92,8 @@ impl Pool {
             return Some(shrunk.freed);
         }
         let vain = rounds.vain.checked_sub(1)?;
-        // The end of this thread's own work is counted too, hence `+ 1`.
+        // This thread's own work has ended since `finished` was read, and is counted too, hence `+
+        // 1`.
         if self.wait_for_memory(finished + 1, flushes, io, &shrunk)? == Waited::Perhaps {
             rounds.vain = vain;
         }

@@ -61,7 +61,7 @@ impl FlushRequest {
         pages: PageCount(2048),
     };
 
-    /// Returns whether blocks are chosen by their age.
+    /// Returns whether only blocks of a certain age are to be written.
     pub(crate) fn is_of_age(&self) -> bool {
         self.dirtied_by < u64::MAX
     }

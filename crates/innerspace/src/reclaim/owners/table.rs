@@ -64,8 +64,8 @@ impl Owners {
         self.table.lock().get(id.0)
     }
 
-    /// Lists an owner among those that the background calls to write, or unlists it. Takes an
-    /// innermost lock only.
+    /// Lists an owner among those that the background calls to write, or unlists it. Takes only the
+    /// table's lock.
     pub(crate) fn set_flushable(&self, id: OwnerId, flushable: bool) {
         let mut table = self.table.lock();
         match flushable {
