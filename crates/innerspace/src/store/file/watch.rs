@@ -51,7 +51,7 @@ impl KnownLen {
         self.now.load(Ordering::Relaxed)
     }
 
-    /// Notes that a write of our own ended at `end`.
+    /// Notes that a write of our own reached up to the offset `end`.
     pub(crate) fn grew_to(&self, end: u64) {
         self.now.fetch_max(end, Ordering::Relaxed);
     }
