@@ -68,7 +68,8 @@ impl<const N: usize> Pending<N> {
     #[inline]
     pub(crate) fn drain_own(&self, each: impl FnMut(u32)) {
         let number = self.number.load(Ordering::Relaxed);
-        // Entries before that multiple of `N` were drained when the owner reached it.
+        // The last multiple of `N` below `number`. The owner drained the entries before it when it
+        // reached this multiple.
         let first = number.saturating_sub(1) / N as u64 * N as u64;
         (first..number)
             .map(|at| self.place(at).load(Ordering::Relaxed))

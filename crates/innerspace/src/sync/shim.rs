@@ -309,7 +309,8 @@ impl Condvar {
         }
     }
 
-    /// Unlocks the mutex, sleeps until notified (or wakes for no reason), and locks it again.
+    /// Unlocks the mutex, sleeps until this is notified (or wakes spuriously), and locks the mutex
+    /// again.
     pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         before_waiting();
         let Guard { inner, held } = guard;

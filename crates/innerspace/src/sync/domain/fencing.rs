@@ -99,8 +99,9 @@ impl Participant {
 }
 
 impl Domain {
-    /// Performs the revoker's barrier and locks the list of readers. A reader whose `state` is even
-    /// in that list has left its sections, or finds the words as the caller has changed them.
+    /// Performs the revoker's barrier and locks the list of readers. If a reader in that list has
+    /// an even `state`, it has left its sections, or finds the words as the caller has changed
+    /// them.
     pub(super) fn ordered(&self) -> MutexGuard<'_, Participants> {
         if self.fenced.load(Ordering::Relaxed) {
             let participants = self.participants.lock();

@@ -24,8 +24,8 @@ use crate::sync::atomic::Ordering;
 use crate::sync::members::Ticket;
 use crate::sys::barrier::{self, BarrierMode};
 
-/// The number of accessors that are online before others are taken offline. There are more only if
-/// all that were looked at were in a section.
+/// Once this many accessors are online, some are taken offline before another one goes online.
+/// There are more only if all that were looked at were in a section.
 const MOST_ONLINE: usize = if cfg!(loom) { 1 } else { 256 };
 
 /// The number of accessors that are looked at when some are to be taken offline.

@@ -24,7 +24,7 @@ pub(super) const SESSION: u64 = 1 << 63;
 /// can hold.
 pub(crate) const NO_OWNER: u64 = 0;
 
-/// The owner that stands for all spaces: the sessions of any space may hold the thing.
+/// Stands for all spaces: the owner of something that the sessions of any space may hold.
 pub(crate) const ANY_OWNER: u64 = u64::MAX;
 
 /// The bit of `alone` that is set while a message is pending. No number of a cached leaf has this
@@ -107,7 +107,7 @@ pub(crate) struct Participant {
     pub(super) depth: AtomicU32,
     /// The number of fences since the owner last judged them
     /// ([`Domain::judge_fences`](super::Domain::judge_fences)), and the number of grace periods at
-    /// that time. Only the owner uses both.
+    /// that time. Only the owner uses these two.
     pub(super) fences: AtomicU32,
     pub(super) graces_seen: AtomicU64,
     /// The space whose translations this reader's sessions hold, or [`NO_OWNER`].
