@@ -34,7 +34,7 @@ pub(crate) enum BarrierMode {
 }
 
 impl BarrierMode {
-    /// Performs the cheap side, between the announcement and the read of a word that may be
+    /// Performs the cheap side, between a reader's announcement and its read of a word that may be
     /// revoked.
     #[inline(always)]
     pub(crate) fn light(self) {
@@ -65,7 +65,7 @@ impl BarrierMode {
     }
 }
 
-/// Returns the mode of this process. The first call detects it; it never changes.
+/// Returns the mode of this process. The first call detects the mode, which never changes.
 #[inline]
 pub(crate) fn mode() -> BarrierMode {
     platform::mode()

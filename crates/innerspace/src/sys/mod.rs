@@ -44,7 +44,7 @@ pub(crate) mod shared;
 
 /// Keeps the compiler from merging the end of this path with that of another path that does the
 /// same with other addresses. If they were merged, both would compute their addresses in full, and
-/// one would jump. Emits no instruction.
+/// one of them would jump to the other. Emits no instruction.
 #[inline(always)]
 pub(crate) fn stay_apart() {
     #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
