@@ -213,9 +213,9 @@ impl FileOpener {
         self
     }
 
-    /// Sets how the kernel's page cache is kept free of a file of the file system. If a mode other
-    /// than `Auto`, the default, does not work, opening fails. A file that is already open in this
-    /// memory keeps the mode that it has.
+    /// Sets how the pages of a file of the file system are kept out of the kernel's page cache. If
+    /// a mode other than `Auto`, the default, does not work, opening fails. A file that is already
+    /// open in this memory keeps the mode that it has.
     pub fn cache_mode(mut self, mode: CacheMode) -> FileOpener {
         self.cache_mode = mode;
         self
