@@ -362,7 +362,8 @@ impl Workers {
     }
 
     /// Runs the next job of any lane in this thread. Returns whether there was one that may start.
-    /// A panic of the job, or of a waker that it has left, propagates once all of that is done.
+    /// A panic of the job, or of a waker that it has left, propagates once all these wakers were
+    /// called.
     pub(crate) fn run_one(&self) -> bool {
         let started = self.0.state.lock().next();
         let runs = started.is_some();

@@ -138,8 +138,8 @@ fn note_use() {
             .iter()
             .filter_map(|(_, flag)| flag.as_ref())
         {
-            // Relaxed: the flag orders nothing. A thread that sees it late treats the store as one
-            // that uses no files until then.
+            // Relaxed: the flag orders nothing. Until a thread sees it, the thread treats the store
+            // as one that uses no files.
             uses_files.store(true, Ordering::Relaxed);
         }
     });
