@@ -92,8 +92,7 @@ impl Pool {
             return Some(shrunk.freed);
         }
         let vain = rounds.vain.checked_sub(1)?;
-        // This thread's own work has ended since `finished` was read, and is counted too, hence `+
-        // 1`.
+        // `finished` was read before this thread's own work, whose end is counted too: hence `+ 1`.
         if self.wait_for_memory(finished + 1, flushes, io, &shrunk)? == Waited::Perhaps {
             rounds.vain = vain;
         }
