@@ -59,7 +59,7 @@ impl<T> SelfRef<T> {
 }
 
 impl<T> SelfRefState<T> {
-    /// Counts one more. `me` is the object that contains this `SelfRef`.
+    /// Increases the count by one. `me` is the object that contains this `SelfRef`.
     pub(crate) fn begin(&mut self, me: &Arc<T>) {
         self.count += 1;
         if self.own.is_none() {
@@ -67,8 +67,8 @@ impl<T> SelfRefState<T> {
         }
     }
 
-    /// Counts one less. If the count is then 0, returns the `Arc` that the object held of itself;
-    /// the caller drops it when it no longer uses the object. Otherwise returns `None`.
+    /// Decreases the count by one. If the count is then 0, returns the `Arc` that the object held
+    /// of itself; the caller drops it when it no longer uses the object. Otherwise returns `None`.
     #[must_use = "it may be the last reference"]
     pub(crate) fn end(&mut self) -> Option<Arc<T>> {
         self.count -= 1;
