@@ -32,8 +32,8 @@ std::thread_local! {
 /// Proof that the test answers. Dropping it lets the system answer again.
 pub(crate) struct Answered(());
 
-/// Makes this thread ask `answer` first, with the bytes of the mapping. If `answer` returns an
-/// error, it stands for the system's; otherwise the system is asked.
+/// Makes this thread ask `answer` before the system, with the request and the range of bytes. If
+/// `answer` returns an error, that is taken for the system's; otherwise the system is asked.
 pub(crate) fn answer(
     answer: impl FnMut(Call, Range<usize>) -> io::Result<()> + 'static,
 ) -> Answered {
