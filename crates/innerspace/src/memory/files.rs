@@ -24,7 +24,7 @@ pub(super) struct OpenFiles(Arc<Table>);
 struct Table {
     files: Mutex<Entries>,
     /// Entries to be removed, because their listing was dropped while `files` was locked. The next
-    /// call of [`Table::lock`] removes them. An innermost lock.
+    /// call to [`Table::lock`] removes them. The mutex is an innermost lock.
     ended: Mutex<Vec<(Identity, u64)>>,
 }
 

@@ -34,8 +34,8 @@ impl Limit {
     }
 
     /// Returns the limit in bytes, on a machine with this much memory (`None` if the system does
-    /// not say). A share is rounded down to whole pages. Fails if the share is not above 0 and at
-    /// most 1, or if it is a share of an unknown amount.
+    /// not say). A share is rounded down to whole pages. Fails if the share is not above 0, if it
+    /// is above 1, or if it is a share of an unknown amount.
     pub(super) fn resolve(self, machine: Option<u64>) -> Result<u64, MemoryError> {
         let fraction = match self.0 {
             Kind::Bytes(bytes) => return Ok(bytes),
