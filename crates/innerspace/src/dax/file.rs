@@ -90,8 +90,8 @@ impl Drop for Ending {
 }
 
 impl DaxFile {
-    /// The bytes on the heap of an open file and its handle: counts, dirty ranges and extents, each
-    /// in stripes, the queues of waiters, and the rest.
+    /// The heap bytes that an open file and its handle use: their structs, the stripes of the
+    /// counts, of the dirty ranges and of the extents, and the rest.
     pub(crate) const HEAP: usize =
         size_of::<DaxCore>() + size_of::<Handle>() + 3 * STRIPES * STRIPE_BYTES + OTHER_BYTES;
 

@@ -244,10 +244,10 @@ impl OpenFiles {
         }
     }
 
-    /// Looks for a file that is open as `identity`, after waiting for its end if it is being
-    /// closed. If there is one, calls `same` for the result. If `same` refuses the file, the reason
-    /// may be mappings that are already unreachable but still keep it open. So these mappings are
-    /// dropped, and the file is looked for once more.
+    /// Looks for a file that is open as `identity`, and returns what `same` makes of it. If it is
+    /// being closed, first waits until it is closed. If `same` refuses the file, the reason may be
+    /// mappings that are already unreachable but still keep it open. So these mappings are dropped,
+    /// and the file is looked for once more.
     pub(super) fn look<F, E>(
         &self,
         cache: &Cache,

@@ -87,7 +87,7 @@ const CHECKS: bool = cfg!(all(debug_assertions, not(any(loom, shuttle))));
 thread_local! {
     /// The number of locks of each rank that this thread holds.
     static HELD: Cell<[u8; RANKS.len()]> = const { Cell::new([0; RANKS.len()]) };
-    /// The number of [`Apart`]s of this thread that exist.
+    /// The number of [`Apart`]s that this thread has begun and not yet dropped.
     static APART: Cell<u32> = const { Cell::new(0) };
 }
 

@@ -165,9 +165,9 @@ mod tests {
     }
 
     impl Dekker {
-        /// Waits until the other side has entered `round` too. It uses only release and acquire, so
-        /// that no store buffer is drained in the barrier's place. It spins without pause, so that
-        /// both sides leave at the same moment.
+        /// Waits until the other side has entered `round` too. It uses only release and acquire:
+        /// draining the store buffer is left to the barrier. Outside Miri it seldom yields, so that
+        /// both sides leave at almost the same moment.
         fn meet(&self, me: usize, round: u32) {
             // The load brings the other side's word into this cache, so that a slow store races
             // with a fast load.

@@ -1,4 +1,5 @@
-//! Flushing of cache lines: it sends the stores to an address on their way to the medium behind it.
+//! Flushing of cache lines: what was stored at an address is sent on from the cache to the medium
+//! behind it.
 //!
 //! On memory that survives a power cut, stores are durable once their cache lines are flushed and a
 //! fence has waited for that. The processor is asked once which instruction it has:

@@ -247,8 +247,8 @@ impl<T: Element> Array<T> {
         let mut bytes = self.file.core().zeros(piece.min(end - start))?;
         let (mut at, mut rest) = (start, from);
         loop {
-            // Pieces end with blocks, so that only the first and the last block may have to be read
-            // for the rest of their bytes.
+            // Each piece but the last ends where a block ends. So only the first and the last block
+            // may have to be read from the store, for the bytes that are not overwritten.
             let left = (piece - at % piece).min(end - at) as usize;
             let (now, later) = rest.split_at(left / size);
             let bytes = &mut bytes[..left];

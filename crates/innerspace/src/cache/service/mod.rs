@@ -440,8 +440,8 @@ impl Cache {
         }
     }
 
-    /// Leaves jobs to the service, or to the next tick. Called if no thread could be started for
-    /// them, or a job had to wait for its turn.
+    /// Leaves jobs to the service, or to the next tick. Called if no thread of the memory will run
+    /// them, or if a job had to wait for its turn.
     fn leave_jobs_to_service(&self) {
         self.unserved.store(true, Ordering::Release);
         self.pool.background.kick();

@@ -25,7 +25,7 @@ pub(crate) enum ListKind {
     /// The list of frames whose blocks were used at least twice, or came back soon after their
     /// eviction.
     Active,
-    /// The list that reclaim passes over.
+    /// The list that reclaim skips.
     Unevictable,
 }
 

@@ -111,8 +111,8 @@ impl<T: Send + 'static> Ring<T> {
     /// Creates a ring for `depth` transfers in flight, at most 32,768.
     ///
     /// # Errors
-    /// The errors of io_uring_setup(2), or `Unsupported` if the kernel cannot end a wait for
-    /// completions after a time.
+    /// The errors of io_uring_setup(2), or `Unsupported` if the kernel cannot wait for completions
+    /// with a timeout.
     pub(crate) fn new(depth: u32) -> io::Result<Ring<T>> {
         // The queue of completions has room for each transfer, for a request to cancel each, and
         // for wake-ups, so it never overflows.
