@@ -191,6 +191,9 @@ fn a_word_is_never_reused_while_a_reader_uses_it() {
     }
 }
 
+/// More accessors than may be online. Miri takes minutes for a thousand.
+const MANY: usize = if cfg!(miri) { 300 } else { 1000 };
+
 /// Makes readers of accessors, each of which has opened a section once.
 fn used(domain: &Arc<Domain>, count: usize) -> Vec<Sections> {
     let binding = CacheBinding::of_nothing();
@@ -215,9 +218,9 @@ fn a_grace_period_looks_at_few_accessors_however_many_there_are() {
         let domain = Domain::with_mode(mode);
         let binding = CacheBinding::of_nothing();
         let unused = |_| Domain::register_at(&domain, binding, 1);
-        let unused: Vec<_> = (0..1000).map(unused).collect();
+        let unused: Vec<_> = (0..MANY).map(unused).collect();
         assert_eq!(looked_at(&domain), 0);
-        let mut used = used(&domain, 5000);
+        let mut used = used(&domain, if cfg!(miri) { MANY } else { 5 * MANY });
         assert!((1..=256).contains(&looked_at(&domain)));
         for sections in used.iter_mut().rev() {
             sections.enter();
@@ -236,7 +239,7 @@ fn an_accessor_in_a_section_stays_online_and_is_waited_for() {
         let domain = Domain::with_mode(mode);
         let mut inside = Domain::register_at(&domain, CacheBinding::of_nothing(), 1);
         inside.enter();
-        let others = used(&domain, 1000);
+        let others = used(&domain, MANY);
         let waiter = {
             let domain = domain.clone();
             thread::spawn(move || domain.synchronize())
@@ -257,7 +260,7 @@ fn an_accessor_in_a_section_stays_online_and_is_waited_for() {
 fn a_thread_with_many_sessions_keeps_few_sections_open() {
     for mode in MODES {
         let domain = Domain::with_mode(mode);
-        let mut sessions = used(&domain, 1000);
+        let mut sessions = used(&domain, MANY);
         for sections in &mut sessions {
             sections.begin_session();
             sections.enter();
@@ -266,7 +269,7 @@ fn a_thread_with_many_sessions_keeps_few_sections_open() {
         let is_open = |sections: &&Sections| sections.is_open();
         assert_eq!(
             sessions.iter().filter(is_open).count(),
-            1000 % MOST_OPEN_SESSIONS
+            MANY % MOST_OPEN_SESSIONS
         );
         assert!(looked_at(&domain) <= 256);
         for sections in &mut sessions {
