@@ -36,8 +36,8 @@ use crate::sync::failpoint;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
 impl DaxCore {
-    /// Makes stores to these bytes durable, with all of each page or large block that contains one
-    /// of them.
+    /// Makes stores to these bytes durable. Each page or large block that contains one of the bytes
+    /// is made durable as a whole.
     pub(super) fn sync_bytes(&self, bytes: Range<u64>) -> Result<(), DaxError> {
         let pages = bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64);
         let _one = self.syncing.lock();
@@ -92,8 +92,8 @@ impl DaxCore {
         error
     }
 
-    /// Flushes locked dirty entries, adds their pages to `cleaned`, and unlocks them: clean, except
-    /// that pinned ones stay dirty. Returns false if one of them was pinned.
+    /// Flushes locked dirty entries, adds their pages to `cleaned`, marks all but the pinned ones
+    /// clean, and unlocks all of them. Returns false if one of them was pinned.
     fn flush(
         &self,
         batch: &mut Vec<Locked<'_>>,
@@ -242,8 +242,9 @@ impl DaxCore {
             if page >= self.host_pages()? {
                 break;
             }
-            // Foreign code may store to a pinned page at any time, and a byte that was read by call
-            // may be old when it is written back. So such a page is touched by one atomic store.
+            // Foreign code may store to a pinned page at any time. If this thread read a byte by a
+            // call and wrote it back by another, it could undo such a store. So a pinned page is
+            // touched by one atomic store.
             let by_store = pinned.iter().any(|pin| pin.contains(&page));
             match self.parts.host.as_ref().filter(|_| self.is_guarded()) {
                 // All other stores to a guarded file are calls that lock the entry, so none comes

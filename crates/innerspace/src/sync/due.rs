@@ -20,9 +20,9 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Due(AtomicBool);
 
 impl Due {
-    /// Notes a change for the future. Returns `true` if the caller must put the future in the list.
-    /// If `false`, the future is already in the list, and is woken after a [`Due::take`] that sees
-    /// the caller's change.
+    /// Notes a change that the waiting future has to see. Returns `true` if the caller must put the
+    /// future in the list. If `false`, the future is already in the list, and is woken after a
+    /// [`Due::take`] that sees the caller's change.
     pub(crate) fn note(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }

@@ -230,7 +230,7 @@ mod platform {
     }
 
     pub(super) fn map(len: usize, align: usize) -> io::Result<NonNull<u8>> {
-        // SAFETY: the length is not 0.
+        // SAFETY: the length is not 0, as `Mapping::new` has checked.
         let base = unsafe { alloc_zeroed(layout(len, align)) };
         NonNull::new(base).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
     }
@@ -251,8 +251,9 @@ mod platform {
     pub(super) fn advise_wipe_on_fork(_: NonNull<u8>, _: usize) {}
 }
 
-/// Returns the memory available to this process, in bytes: the machine's, or its container's limit
-/// if that is lower. Returns `None` where the system does not report it.
+/// Returns the most memory that this process can use, in bytes: all of the machine's memory, or the
+/// limit of the process's container if that is lower. Returns `None` where the system does not
+/// report it.
 pub(crate) fn memory_of_machine() -> Option<u64> {
     let machine = kb_of(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemTotal")? * 1024;
     Some(

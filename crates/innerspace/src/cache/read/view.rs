@@ -27,7 +27,7 @@ static ZEROS: Zeros = Zeros([0; MAX_ZEROS as usize]);
 /// Bytes of a file that do not change while the view lives, even if the file is written, truncated,
 /// evicted or dropped.
 ///
-/// A view is owned, cloneable, `Send` and `Sync`. It keeps its block in memory (and charged) as
+/// A view is owned, cloneable, `Send` and `Sync`. It keeps its blocks in memory (and charged) as
 /// long as it lives, so drop views early: otherwise they fill up the group.
 ///
 /// ```
@@ -61,8 +61,8 @@ impl View {
 }
 
 impl View {
-    /// Returns a view of a part of the bytes. The new view is independent of this one: it keeps the
-    /// block in memory itself. Nothing is copied.
+    /// Returns a view of a part of the bytes. The new view is independent of this one: it keeps its
+    /// blocks in memory by itself. Nothing is copied.
     ///
     /// ```
     /// # use innerspace::{MIB, Memory, View, store::MemoryStore};

@@ -40,8 +40,8 @@ pub(super) struct Files<F> {
     entries: BTreeMap<u64, Entry<F>>,
     /// The files among them that have an identity.
     by_identity: BTreeSet<(Identity, u64)>,
-    /// The files that have blocks which are not written or not synced, by each group that pays for
-    /// them. Files that no longer have such blocks may still be listed.
+    /// The files that have blocks which are not written or not synced. A file is listed once under
+    /// each group that pays for it. Files that no longer have such blocks may still be listed.
     unwritten: BTreeSet<(GroupId, u64)>,
     /// Closed files whose store had a call under way when they were closed.
     lingering: VecDeque<u64>,

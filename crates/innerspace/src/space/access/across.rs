@@ -21,7 +21,7 @@ struct Part<'bytes> {
 }
 
 impl Core {
-    /// Completes an access to a value that failed with `fault`, if the value lies in two pages or
+    /// Completes an access that failed with `fault`, if the accessed value lies in two pages or
     /// belongs to a device. Returns a fault of any other kind as it is.
     #[cold]
     #[inline(never)]

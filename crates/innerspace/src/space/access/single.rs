@@ -328,9 +328,10 @@ impl Core {
         }
     }
 
-    /// Returns the page for a store that needs only a new page of the space's own, or for a load
-    /// that needs only the zero frame, or read validity for a present page. Returns `None` if more
-    /// must be done. The caller is in a section before and after the call.
+    /// Returns the page if a short way brings it in, or `None` if more must be done. For a store,
+    /// the short way installs a new page of the space's own. For a load, it installs the zero
+    /// frame, or makes a present page valid for loads. The caller is in a section before and after
+    /// the call.
     #[inline]
     fn by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         let (translator, vmas) = (&self.translator, &mut self.vmas);

@@ -266,7 +266,8 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let bytes: Vec<u8> = (0..100_001u32).map(|at| (at / 3) as u8).collect();
         sys::write_at(&file, &bytes, 0, Keep::Cached).unwrap();
-        // The alignments stand for blocks larger than a page, and larger than a bounce buffer.
+        // The second alignment stands for blocks larger than a page, the third for blocks larger
+        // than a bounce buffer.
         for alignment in [DIRECT_ALIGNMENT, 16 << 10, 2 * BOUNCE] {
             let direct = Direct::new(file.try_clone().unwrap(), alignment);
             for offset in [0, 1, 4096, 50_000, 99_999, 100_001, 1 << 40] {
