@@ -191,9 +191,9 @@ impl Pool {
 
     /// Calls owners to write, until one has written something. They write blocks of any age if too
     /// many are dirty, otherwise only old ones. If the memory has threads that write, owners write
-    /// nothing in the call, so all of them are called. An owner that is listed during the walk might
-    /// be called only in the next one. Its blocks are young, and if too many are dirty, the next
-    /// step walks again.
+    /// nothing in the call, so all of them are called. An owner that is listed during the walk
+    /// might be called only in the next one. Its blocks are young, and if too many are dirty, the
+    /// next step walks again.
     fn write_old_blocks(&self) -> Step {
         let background = &self.background;
         let dirty = self.dirty_pages().0;
