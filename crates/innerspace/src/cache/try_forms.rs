@@ -136,9 +136,9 @@ impl PagedFile {
         try_write_at(self.core(), bytes, offset)
     }
 
-    /// Like [`PagedFile::append`], but never waits. Writes into one block
-    /// ([`PagedFile::block_size`]), or nothing. The block is the last one, if it is cached and has
-    /// room for all bytes, or a new one, if the file ends at the end of a block.
+    /// Like [`PagedFile::append`], but never waits: it writes into one block
+    /// ([`PagedFile::block_size`]), or writes nothing. The block is the last one, if it is cached
+    /// and has room for all bytes, or a new one, if the file ends at the end of a block.
     ///
     /// # Errors
     /// The errors of [`PagedFile::append`], and [`FileError::WouldBlock`].

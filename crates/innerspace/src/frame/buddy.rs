@@ -46,8 +46,8 @@ pub(super) struct Buddy {
 
 impl Buddy {
     /// Creates an allocator in which all frames before `end` are free, except the zero frame. The
-    /// arena has `all` addresses. Those from the first multiple of 512 that is not below `end` are
-    /// holes.
+    /// arena has `all` addresses. The holes begin at the first multiple of 512 that is not below
+    /// `end`.
     pub(super) fn new(all: u32, end: u32) -> Buddy {
         let holes = end.next_multiple_of(1 << MAX_ORDER);
         Buddy {

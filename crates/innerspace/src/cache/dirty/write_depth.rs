@@ -1,12 +1,12 @@
 //! Writes the dirty blocks of a range, run by run, and several runs concurrently.
 //!
 //! If there is more than one run, jobs in the file's lane write together with the caller. There are
-//! at most as many writers as the store serves calls at a time, and at most so many that the memory
-//! that their runs hold is a small part of the nearest limit. Each thread claims the next run,
-//! which no other thread gets, and writes it as if it were alone. The caller also claims runs, so
-//! that all are written even if no thread is free. At the end, the caller waits for runs that jobs
-//! have claimed, but not for jobs that have not begun. The caller writes alone if the file's writes
-//! are ordered, or if it passes [`Wait::No`].
+//! at most as many writers as the store serves calls at a time. Their number is also limited so
+//! that the memory that their runs hold is a small part of the nearest limit. Each thread claims
+//! the next run, which no other thread gets, and writes it as if it were alone. The caller also
+//! claims runs, so that all are written even if no thread is free. At the end, the caller waits for
+//! runs that jobs have claimed, but not for jobs that have not begun. The caller writes alone if
+//! the file's writes are ordered, or if it passes [`Wait::No`].
 
 use std::ops::Range;
 

@@ -119,8 +119,8 @@ impl ScatteredMap {
         self.device.blocks().expect("looked at by `new`")
     }
 
-    /// Zeroes the stale pages of `taken`, and maps the file's pages from `page` on to `taken`.
-    /// Returns the first page of `taken`.
+    /// Zeroes the stale pages of `taken`, and maps `pages` pages of the file to `taken`, beginning
+    /// with `page`. Returns the first page of `taken`.
     pub(super) fn place(&self, page: u64, pages: u64, taken: Taken) -> u64 {
         for page in &taken.stale {
             self.device.zero(page << PAGE_SHIFT, PAGE_SIZE as u64);
@@ -211,7 +211,7 @@ mod for_tests {
     use super::*;
 
     impl ScatteredMap {
-        /// Maps the file's pages from `page` on to the device's pages `at`.
+        /// Maps the file's pages, beginning with `page`, to the device's pages `at`.
         pub(crate) fn place_at(&self, page: u64, at: Range<u64>) {
             let pages = at.end - at.start;
             let taken = self.blocks().take_at(at);

@@ -13,7 +13,7 @@
 //! - the mapping, from a slot of the accessor's cache of mappings, while the number of the space's
 //!   sequence is unchanged
 //!
-//! The rest is one step, which takes a page only if one is free without waiting. If something is
+//! The rest is one step, which takes a page only if one can be had without waiting. If something is
 //! missing, nothing has changed, and the fault is handled from its beginning.
 
 use crate::FrameId;
@@ -39,7 +39,7 @@ pub(crate) enum Stored {
     Done(Option<FrameId>),
     /// Nothing was installed: another thread changed the slot first, or this step is not enough.
     Changed,
-    /// Nothing was installed: no page is free without waiting.
+    /// Nothing was installed: no page can be had without waiting.
     NoPage,
 }
 
@@ -109,8 +109,8 @@ impl<'s> OwnSlot<'s> {
     }
 
     /// Gives the slot a page that the space may store to. Reuses the present page if it has no
-    /// other owner. Otherwise installs `page`, or one that is free without waiting, zeroed or as a
-    /// copy of the present one.
+    /// other owner. Otherwise installs `page`, or a free page if one can be had without waiting.
+    /// The installed page is zeroed, or a copy of the present one.
     #[inline(never)]
     pub(crate) fn store(self, page: Option<PoolFrame<'s>>) -> Stored {
         let is_reused = self.old.is_own() && self.nodes().is_sole_owner(self.old);
@@ -133,9 +133,9 @@ impl<'s> OwnSlot<'s> {
         pte::replace(self.slot, self.old, self.old.with(VALID_R | VALID_W))
     }
 
-    /// Installs `page`, or one that is free without waiting, zeroed or as a copy of the present
-    /// one. Returns `Some(false)` if another thread changed the slot first, and `None` if no page
-    /// is free.
+    /// Installs `page`, or a free page if one can be had without waiting. The installed page is
+    /// zeroed, or a copy of the present one. Returns `Some(false)` if another thread changed the
+    /// slot first, and `None` if there is no page.
     #[inline(always)]
     fn install(self, page: Option<PoolFrame<'s>>) -> Option<bool> {
         if self.old.is_own() || self.old.is_borrowed() {
