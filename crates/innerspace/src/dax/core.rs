@@ -21,11 +21,11 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, OnceLock, Rank, RwLock, RwLockReadGuard, Weak};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE, PageCount};
 
-/// The heap bytes of one range in the set of dirty ranges, roughly. A node of the set's tree has
-/// room for 11 ranges, and is two thirds full.
+/// The approximate number of heap bytes that one range takes in the set of dirty ranges. A node of
+/// the set's tree has room for 11 ranges, and is about two thirds full.
 const DIRTY_RANGE_BYTES: u64 = 16;
 
-/// The largest size of a file in bytes, on any device.
+/// The largest size in bytes of a file that is not over a host file.
 pub(super) const MAX_SIZE: u64 = 1 << 47;
 
 /// How much a write to a hole allocates.
@@ -35,9 +35,9 @@ pub enum HoleWrites {
     /// The page that is written.
     #[default]
     OnePage,
-    /// An aligned hole of 2 MiB as a whole, if the device has 2 MiB free in one piece: for a store
-    /// through a mapping of all of the hole, and for a write by call to all of it. Other writes
-    /// allocate page by page, and so do writes by call to a file with [`OnShrink::Error`].
+    /// A whole aligned hole of 2 MiB, if the device has 2 MiB free in one piece. This applies to a
+    /// store through a mapping that covers the hole, and to a write by call that covers it. Other
+    /// writes allocate page by page, and so do writes by call to a file with [`OnShrink::Error`].
     Large,
 }
 
@@ -102,8 +102,8 @@ pub(crate) struct DaxCore {
     pub(super) appending: Mutex<()>,
     /// Serialises changes of the length by writes.
     pub(super) growth: Mutex<()>,
-    /// The number of ranges in `cut`. They are being cut out, and faults in them wait. The number
-    /// can be read without the mutex of `cut`.
+    /// The number of ranges in `cut`, which are being punched. Faults in these ranges wait. The
+    /// number can be read without the mutex of `cut`.
     pub(super) cuts: AtomicU64,
     pub(super) cut: Mutex<Vec<Range<u64>>>,
     /// Serialises syncs, so that none returns before the flush on which it relies is done. A cut
@@ -358,8 +358,8 @@ impl DaxCore {
         self.parts.extents.heap_bytes() + self.dirty.len() * DIRTY_RANGE_BYTES
     }
 
-    /// Removes the ranges that may have dirty entries in `pages` from the set of dirty ranges.
-    /// Returns the first page of each.
+    /// Takes the ranges that overlap `pages` out of the set of dirty ranges. Returns the first page
+    /// of each.
     pub(super) fn take_dirty(&self, pages: &Range<u64>) -> Vec<u64> {
         let found = self.dirty.take(pages);
         self.settle_heap();

@@ -142,10 +142,10 @@ impl DaxCore {
         self.cut_out(pages, Removal::ForgetClean)
     }
 
-    /// Waits for a sync that is running, and keeps other syncs away until the result is dropped. If
-    /// a sync fails, the pages that it has cleaned become dirty again. So until the sync ends, a
-    /// page that is marked clean may become dirty again. The host also reports a failure only once:
-    /// to the sync, or to another thread that flushes.
+    /// Waits for a sync that is running, and keeps other syncs away until the result is dropped.
+    /// There are two reasons. If a sync fails, the pages that it has cleaned become dirty again, so
+    /// a clean page can be relied on only once the sync has ended. And the host reports a failure
+    /// only once: to the sync, or to another thread that flushes.
     fn no_sync(&self) -> MutexGuard<'_, ()> {
         self.syncing.lock()
     }
@@ -178,9 +178,9 @@ impl DaxCore {
     /// Zeroes bytes in pages that keep their blocks. Holes are skipped.
     pub(super) fn clear(&self, bytes: Range<u64>) -> Result<(), DaxError> {
         let end = match self.parts.host.as_ref().filter(|_| self.is_guarded()) {
-            // Zeros are written by calls, which would lengthen the host's file past its end. If
-            // another process has cut the file short, these calls notice it, or the next growth of
-            // the file does.
+            // The zeros of a guarded file are written by calls to the host. A call past the end of
+            // the host's file would lengthen that file. If another process has cut it short, these
+            // calls notice that, or the next growth of the file does.
             Some(host) => {
                 let now = host.len_now();
                 let now = now.map_err(self.failed(DaxAction::Query, bytes.start))?;

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Nodes are charged to the file's group. The upper nodes stay until the file ends, so the word of
-//! a range stays once it exists. An empty node of pages is freed, after a grace period, by a cut,
-//! or when the whole range is wanted.
+//! a range stays once it exists. A node of pages without entries is unlinked by a cut, or when the
+//! whole range is wanted; it is freed after a grace period.
 
 use std::mem::ManuallyDrop;
 use std::ops::Range;
@@ -46,7 +46,7 @@ pub(super) struct Locked<'e> {
     held: Held,
 }
 
-/// The words of one range, valid in a section.
+/// The words of one range, valid while the section is open.
 struct Words<'p> {
     pool: &'p Pool,
     range: &'p raw::AtomicU64,
@@ -153,8 +153,8 @@ impl Entries {
         Ok(())
     }
 
-    /// Locks entries of `pages` in one section, up to the end of the first page's range. Calls
-    /// [`grab::run`], and returns what it returns.
+    /// Locks entries of `pages` in one section, up to the end of the first page's range. Returns
+    /// the first page if its range has no word yet, and otherwise the result of [`grab::run`].
     pub(super) fn lock_run<'e>(
         &'e self,
         pages: Range<u64>,
@@ -206,7 +206,8 @@ impl Entries {
         SpareNodes::new(&self.pool, self.group.id())
     }
 
-    /// Creates the upper node that contains the word of the page's range.
+    /// Creates the upper node that contains the word of the page's range, unless another thread has
+    /// just done so.
     fn add_upper(&self, page: u64, mode: AllocMode) -> Result<(), LimitError> {
         let key = page >> LARGE_SHIFT >> UPPER_SHIFT;
         let (mut own, mut spares) = (self.no_spares(), self.no_spares());
@@ -255,7 +256,7 @@ impl Entries {
         held.release(&self.waits, word, unlocked);
     }
 
-    /// Unlinks and retires the nodes of those ranges in `pages` that have no entry any more.
+    /// Unlinks and retires the nodes of the ranges that overlap `pages` and have no entry any more.
     pub(super) fn prune(&self, pages: Range<u64>) {
         let mut at = range_start(pages.start);
         while at < pages.end {
@@ -272,8 +273,8 @@ impl Entries {
         }
     }
 
-    /// Returns the first page under the next upper node after that of `page`, or `end` if there is
-    /// no such node before it. The caller is in a section.
+    /// Returns the first page under the next upper node after that of `page`, or `end` if no such
+    /// node comes before `end`. The caller is in a section.
     fn next_range(&self, page: u64, end: u64) -> u64 {
         let shift = LARGE_SHIFT + UPPER_SHIFT;
         let (key, last) = ((page >> shift) + 1, end.div_ceil(1 << shift));
@@ -419,7 +420,8 @@ mod for_tests {
     use super::*;
 
     impl Entries {
-        /// Returns a place in the queue of a page's locked entry.
+        /// Queues the caller for a page's locked entry, and returns the caller's place in the
+        /// queue.
         pub(crate) fn queue_for(&self, page: u64) -> Arc<crate::frame::Sleeper> {
             match self.step(page, Wanted::Cover, true, &mut Vec::new()) {
                 Some(Step::Wait(sleeper)) => sleeper,

@@ -264,7 +264,7 @@ fn pinned(holder: PinHolder) -> &'static str {
     }
 }
 
-/// Formats the operation and its offset, such as `allocate at 8,192`.
+/// Formats the operation with its offset, if it has one: for example `allocate at 8,192`.
 fn asked(action: DaxAction, offset: u64) -> String {
     match action {
         DaxAction::Map => action.to_string(),
@@ -315,7 +315,7 @@ impl DaxError {
         }
     }
 
-    /// Makes the error for the lack of a feature.
+    /// Makes the error for a missing feature.
     pub(super) fn unsupported(file: Arc<str>, what: DaxFeature, source: io::Error) -> DaxError {
         let source = Arc::new(source);
         DaxError::Unsupported { file, what, source }

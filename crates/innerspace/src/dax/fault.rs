@@ -166,9 +166,10 @@ impl DaxRef {
 
     /// Returns the entry to map at `page` of the file, if that needs no waiting: a block, or a hole
     /// for a load. Never queries the device or its file system, makes no entry and revokes no
-    /// translations. If one of these is necessary, if another thread has the entry locked, or if
-    /// there is no memory to record the page as dirty, returns `None`: the caller must take the
-    /// blocking path. Fails if the page is past the end.
+    /// translations. Returns `None` if one of these is necessary, if another thread has the entry
+    /// locked, if the page is being cut out, or if there is no memory to record the page as dirty:
+    /// the caller must then take the blocking path. Fails if the page is past the end, or if a
+    /// store may not change the file.
     pub(crate) fn try_fault(
         &self,
         page: u64,
@@ -464,9 +465,9 @@ impl DaxCore {
         blocks
     }
 
-    /// Locks the entries of the pages that follow `page`, up to the first that is not `wanted`. All
-    /// of these pages are before `end`, in the file and in the range that contains `page`. Together
-    /// with `page` itself there are at most `most`. Never waits for a locked entry.
+    /// Locks the entries of the pages that follow `page`, up to the first that is not `wanted` or
+    /// that another thread has locked. The pages are before `end`, in the file and in the range
+    /// that contains `page`. Together with `page` itself there are at most `most`. Never waits.
     fn lock_behind(
         &self,
         page: u64,

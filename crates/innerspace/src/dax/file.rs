@@ -33,7 +33,7 @@ const PIN_BYTES: usize = 56;
 const STRIPE_BYTES: usize = 128;
 
 /// The other bytes that an open file has on the heap: the reference counts of its `Arc`s, its name,
-/// its place in the table of open files.
+/// and its place in the table of open files.
 const OTHER_BYTES: usize = 160;
 
 /// A file whose bytes are directly addressable, without a page cache. A clone refers to the same
@@ -106,7 +106,7 @@ impl DaxFile {
         }))
     }
 
-    /// Creates an empty file in blocks of `device`, which other files may share.
+    /// Creates an empty file on `device`. Several files may share a device.
     ///
     /// # Errors
     /// [`DaxError::Unsupported`] if the device is a host file's, which has no blocks to give.
@@ -368,7 +368,7 @@ impl DaxFile {
         let core = &self.0.core;
         core.check_process()?;
         let done = core.sync_bytes(self.clip(&bytes)?);
-        // The check also reports the failure that this call has just met.
+        // The check also marks the failure that this call has just met as reported to this handle.
         let heard = core.errors.check(&self.0.cursor);
         done.and(heard)
     }

@@ -10,9 +10,10 @@
 //! | large entry | locked as it is | the same |
 //! | node | the page's word: locked, or waited for | refused |
 //!
-//! A node whose 512 words are all absent is unlinked before the whole range is locked. To put a
-//! block for one page into a large hole, the caller locks the hole and replaces it by a node
-//! (`DaxCore::lock_for`).
+//! Where only a present entry is wanted, a step at an absent word is refused. A step that would
+//! have to wait is refused if the caller may not wait. A node whose 512 words are all absent is
+//! unlinked before the whole range is locked. To put a block for one page into a large hole, the
+//! caller locks the hole and replaces it by a node (`DaxCore::lock_for`).
 //!
 //! **A page's word against the whole range.** To lock a page, a thread locks the page's word first
 //! and reads the range's word again afterwards: if that word does not lead to the node any more, or
@@ -102,8 +103,8 @@ pub(super) enum Step {
     Wait(Arc<Sleeper>),
     /// A node is needed.
     NeedNode,
-    /// There is no entry, the whole range is wanted and has a node, or the entry is locked and the
-    /// caller may not wait.
+    /// There is no entry where a present one is wanted; or the whole range is wanted and has a
+    /// node; or the entry is locked and the caller may not wait.
     Refused,
     /// The caller tries again: a node was linked, another thread was faster, or another thread is
     /// checking the range's pages.
@@ -185,8 +186,8 @@ fn take<W: RangeWords>(
 /// Locks the `wanted` entries of `pages`, in order, and passes them to `each`. The pages are all in
 /// one range. Stops at an entry that another thread has locked, or that it fails to lock. `wanted`
 /// is called with `None` for a page without an entry; if it returns true, an empty entry is made.
-/// Returns the page at which it stopped, or the end: the first of `pages` if they have no words of
-/// their own, or if another thread is checking these words. Never waits.
+/// Returns the page at which it stopped, or the end of `pages`. Stops at the first page if the
+/// pages have no words of their own, or if another thread is checking these words. Never waits.
 pub(super) fn run(
     words: &impl RangeWords,
     waits: &Waits,

@@ -171,8 +171,8 @@ impl DaxCore {
         appended
     }
 
-    /// Writes bytes from the beginning of `buf` on, as many as can be written inside the file
-    /// without waiting. Returns their number; fails if there are none.
+    /// Writes as many bytes from the beginning of `buf` as it can without waiting or lengthening
+    /// the file. Returns their number. Fails if it can write none of a `buf` that is not empty.
     pub(super) fn try_write_at(&self, buf: &[u8], offset: u64) -> Result<usize, DaxError> {
         self.check_writable(offset)?;
         if buf.is_empty() {
@@ -199,8 +199,8 @@ impl DaxCore {
     }
 
     /// Writes `buf`, up to the first error. Returns the number of bytes written, or the error if
-    /// none were written. The caller shares `layout`. With [`Wait::No`], `end` must be inside the
-    /// file.
+    /// none were written. The caller shares `layout`, and its whole write ends at `end`. With
+    /// [`Wait::No`], `end` must be inside the file.
     fn write_pages(
         &self,
         buf: &[u8],

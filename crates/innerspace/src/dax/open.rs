@@ -44,7 +44,8 @@ impl HostFile {
     /// lets the caller empty the file, once nothing else can fail.
     ///
     /// # Errors
-    /// [`DaxError::Unsupported`] if a part of a page of the file may be a hole.
+    /// [`DaxError::Unsupported`] if the file system has blocks smaller than a page, so that a part
+    /// of a page may be a hole.
     pub(crate) fn new(locked: Opened<'_>) -> Result<(Arc<HostFile>, Opening<'_>), DaxError> {
         let (opening, metadata) = (locked.opening, locked.metadata);
         let host = HostFile {

@@ -20,7 +20,7 @@ pub struct DaxStats {
     pub dirty: PageCount,
     /// Pages of holes that are, or may be, mapped as the zero frame.
     pub zero: PageCount,
-    /// Pages of blocks with an entry.
+    /// Pages of blocks that entries refer to, clean or dirty.
     pub present: PageCount,
     /// Ranges that are pinned.
     pub pins: u64,

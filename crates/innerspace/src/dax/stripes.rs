@@ -1,5 +1,5 @@
-//! Data that faults in different ranges write, on separate cache lines: counts striped by thread,
-//! and dirty ranges striped by range.
+//! Stripes: data that faults write, spread over cache lines so that faults in different ranges do
+//! not contend. Counts are striped by thread, and dirty ranges by range.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

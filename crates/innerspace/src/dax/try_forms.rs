@@ -1,4 +1,4 @@
-//! The other forms of a file's calls: `try_`, which never waits, and `defer`, which runs a call in
+//! Two more forms of a file's calls: `try_`, which never waits, and `defer`, which runs a call in
 //! the background.
 //!
 //! A `try_` form is the call itself with [`Wait::No`]: if it would have to wait for a cut, a locked

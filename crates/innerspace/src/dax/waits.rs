@@ -51,9 +51,9 @@ impl Waits {
     }
 
     /// Queues the caller for `word`, which has this key. Returns `None` if the word has no locked
-    /// entry any more. Otherwise the caller must sleep on the result, with no section open, and
-    /// without a lock that is inside those of entries. The caller must be in the section in which
-    /// it found the word.
+    /// entry any more. The caller must be in the section in which it found the word. It then leaves
+    /// the section and sleeps on the result, holding no lock that comes after entries in the lock
+    /// order.
     pub(super) fn enqueue(&self, word: &impl SharedWord, key: u64) -> Option<Arc<Sleeper>> {
         let mut queue = self.queue(key).lock();
         let mut now = word.load();

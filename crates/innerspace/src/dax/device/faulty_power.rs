@@ -2,7 +2,7 @@
 //!
 //! The fault model: a store reaches only the processor's caches. A line reaches the medium once it
 //! has been flushed *and* the thread that flushed it has passed a fence; it then has the bytes from
-//! the time of the flush. Beyond that the processor may write any line at any time, or not:
+//! the time of the flush. Beyond that, the processor may or may not write any line at any time:
 //! [`DaxDevice::torn_image`] decides at random for each. A line is written wholly or not at all.
 
 use std::collections::{BTreeMap, HashMap};

@@ -1,9 +1,9 @@
-//! A device that a host writes out, where the host forgets a write that has failed.
+//! A device that is written out by a host, which forgets a write that has failed.
 //!
-//! The fault model is that of systems that consider a page clean once its write has failed: when a
-//! sync fails, none of its pages reach the medium, and the host writes no page of the device until
-//! that page is stored to again. The host knows that a page was changed if its bytes differ from
-//! those it has seen, or if it was touched.
+//! The fault model: some systems consider a page clean once its write has failed. When a sync
+//! fails, none of its pages reach the medium, and the host writes no page of the device until that
+//! page is stored to again. The host knows that a page was changed if its bytes differ from those
+//! it has seen, or if it was touched.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -35,8 +35,8 @@ pub enum Durability {
     HostSync,
 }
 
-/// A range of bytes that the process can address, in which direct-access files have their bytes. A
-/// clone refers to the same device.
+/// A range of bytes that the process can address, and that holds the contents of direct-access
+/// files. A clone refers to the same device.
 ///
 /// ```
 /// use innerspace::{MIB, dax::{DaxDevice, Durability}};
@@ -81,8 +81,9 @@ impl DaxDevice {
     /// first written. The device does not count towards the limit of any [`Memory`](crate::Memory).
     ///
     /// # Errors
-    /// [`DaxError::DeviceTooSmall`] or [`DaxError::DeviceNotPages`] if `len` is not a whole number,
-    /// at least 1, of pages of 4096 bytes; [`DaxError::Io`] if the system has no room for it.
+    /// [`DaxError::DeviceTooSmall`] if `len` is less than a page of 4096 bytes;
+    /// [`DaxError::DeviceNotPages`] if it is not a whole number of pages; [`DaxError::Io`] if the
+    /// system cannot map that much memory.
     pub fn memory(len: u64) -> Result<DaxDevice, DaxError> {
         let mapping = memory(len)?;
         Ok(DaxDevice::new("memory device", Bytes::Memory(mapping)))
@@ -109,8 +110,8 @@ impl DaxDevice {
         let shared = shared::sealed_memory(c"innerspace", len)
             .and_then(|file| SharedMapping::new(&file, size, Rights::ReadWrite));
         match shared {
-            // The file has no name: the mapping alone keeps it. Its seals prevent shrinking and
-            // growing.
+            // The file has no name: the mapping alone keeps it alive. Its seals prevent shrinking
+            // and growing.
             Ok(shared) => Ok(DaxDevice::new(&name, Bytes::Shared(shared))),
             Err(error) => Err(cannot_map(&name, DaxFeature::SealedMemory, error)),
         }
@@ -121,7 +122,7 @@ impl DaxDevice {
     ///
     /// # Errors
     /// [`DaxError::Unsupported`] if the file system has no shared mappings; [`DaxError::Io`] if the
-    /// mapping fails otherwise.
+    /// capacity is too large, or the mapping fails for another reason.
     pub(crate) fn host_file(host: &HostFile, capacity: u64) -> Result<DaxDevice, DaxError> {
         let rights = if host.writable() {
             Rights::ReadWrite
@@ -388,7 +389,8 @@ fn memory(len: u64) -> Result<Mapping, DaxError> {
     Ok(mapping)
 }
 
-/// Returns the error for a mapping that failed: the feature is not supported, or there is no room.
+/// Returns the error for a mapping that failed: [`DaxError::Unsupported`] if the system lacks the
+/// feature, otherwise [`DaxError::Io`].
 fn cannot_map(file: &Arc<str>, what: DaxFeature, error: io::Error) -> DaxError {
     if error.kind() == io::ErrorKind::Unsupported {
         return DaxError::unsupported(file.clone(), what, error);

@@ -21,8 +21,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// The number of pages in a region, the unit of large extents.
 const REGION: u64 = LARGE_PAGES;
 const WORDS: usize = REGION as usize / 64;
-/// The distance from one single page that is taken to the next, inside a region. It is odd, so that
-/// all pages are reached.
+/// The distance between two single pages that are taken from a region one after the other. It is
+/// odd, so that all pages are reached.
 const STRIDE: u64 = 197;
 /// The value of `current` for a stripe of threads that has no region yet.
 const NONE: u64 = u64::MAX;
@@ -144,7 +144,7 @@ impl Sets {
 }
 
 impl Blocks {
-    /// Creates the record of a device of `pages` pages, all of them free and zeros.
+    /// Creates the record of a device with `pages` pages, which are all free and zeroed.
     pub(crate) fn new(pages: u64) -> Blocks {
         let count = pages.div_ceil(REGION);
         let mut sets = Sets {
@@ -295,7 +295,7 @@ mod for_tests {
 
     impl Blocks {
         /// Takes these pages.
-        ///  
+        ///
         /// # Panics
         /// Panics if one of them is in use.
         pub(crate) fn take_at(&self, pages: Range<u64>) -> Taken {

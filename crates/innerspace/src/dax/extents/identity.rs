@@ -164,7 +164,8 @@ impl IdentityMap {
     /// Checks, for an access to `page`, that the file is not shorter than it should be.
     ///
     /// # Errors
-    /// An error that contains [`StoreError::Shrank`](crate::store::StoreError).
+    /// An error that contains [`StoreError::Shrank`](crate::store::StoreError), or the host's error
+    /// if it cannot be asked for the length.
     fn check_len(&self, page: u64) -> io::Result<()> {
         let was = self.host.len.get();
         match self.host.len_now()? {

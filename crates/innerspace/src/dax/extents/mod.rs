@@ -10,8 +10,8 @@
 //! page: it has the page's entry locked, or holds the file exclusively. If the lookup's answer is
 //! longer, the operation relies only on the part that it has locked. A read by call locks no entry:
 //! it shares the file's `layout`, so that no block is freed. `allocate` is called only for holes.
-//! `free` is called once no thread can reach the pages any more; also for an allocation that is not
-//! used after all.
+//! `free` is called once no thread can reach the pages any more. It also takes back an allocation
+//! that is not used after all.
 
 mod blocks;
 #[cfg(test)]
@@ -88,8 +88,8 @@ pub(crate) trait ExtentMap: Send + Sync {
         Ok(())
     }
 
-    /// Waits until the map itself and the file's length survive a power cut as far as the device
-    /// does. By default they end with the process, and this does nothing.
+    /// Waits until the map itself and the file's length are as durable as the device's bytes can
+    /// be. By default they end with the process, and this does nothing.
     fn sync_metadata(&self) -> io::Result<()> {
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! The blocks of one range of 2 MiB of a file: a run, or a word for each page.
 //!
-//! A range that was allocated as a whole, or has a single page, is a run. Single pages are taken
-//! from the device out of order (`blocks`), so a second one turns the run into words. A fault finds
-//! its page in one step, whatever the number of pages.
+//! A range begins as a run: of all its pages if it was allocated as a whole, otherwise of a single
+//! page. Single pages are taken from the device out of order (`blocks`), so a second one turns the
+//! run into words. A fault finds its page in one step, whatever the number of pages.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use super::{Extent, LARGE_PAGES};
 /// The word of a page that is a hole.
 const HOLE: u64 = u64::MAX;
 
-/// The device's page for each page of a range. A place is the number of a page in its range.
+/// The device's page for each page of a range. A place is a page's number within its range.
 #[derive(Debug)]
 pub(super) enum RangeMap {
     /// Pages that are contiguous on the device, and no others.

@@ -14,8 +14,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{RwLock, RwLockReadGuard};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
-/// The bytes that a range takes in the tree: nodes have two words and room for 11 ranges, and are
-/// two thirds full.
+/// The bytes that a range takes in the tree. A node has two words of its own and room for 11
+/// ranges, and is about two thirds full.
 const RANGE_BYTES: u64 = (11 * size_of::<(u64, RangeMap)>() as u64 + 16) * 3 / (2 * 11);
 /// The map of one file. The file's blocks go back to the device when the map is dropped.
 ///
@@ -72,7 +72,7 @@ impl Ranges {
         }
     }
 
-    /// Removes pages of the file, and adds the device's pages that they had to `removed`.
+    /// Removes pages of the file. Adds to `removed` the device's pages that they had.
     fn remove(&mut self, pages: &Range<u64>, removed: &mut Vec<Range<u64>>) {
         let numbers = pages.start / LARGE_PAGES..pages.end.div_ceil(LARGE_PAGES);
         let mut empty = Vec::new();
@@ -136,8 +136,8 @@ impl ScatteredMap {
         taken.page
     }
 
-    /// Changes the ranges of a stripe, and adds the difference to the sum of all stripes. Most
-    /// allocations make no difference, because their ranges have words already.
+    /// Changes the ranges of a stripe, and updates the sum of the heap bytes of all stripes. Most
+    /// allocations need no heap memory, because their ranges have words already.
     fn change(&self, stripe: usize, change: impl FnOnce(&mut Ranges)) {
         let mut ranges = self.stripes[stripe].0.write();
         let before = ranges.bytes;

@@ -50,7 +50,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The bytes of a file, by page; `None` is a hole. Each page consists of one byte, up to where the
+/// The bytes of a file, by page; `None` is a hole. Each page repeats a single byte, up to where the
 /// file was cut.
 struct Model {
     pages: Vec<Option<Vec<u8>>>,
@@ -158,8 +158,8 @@ impl<M: ExtentMap> Side<M> {
         }
     }
 
-    /// Changes the length as a file does, which first zeroes the bytes past the shorter length in
-    /// its page, and frees the pages past it.
+    /// Changes the length as a file does: first zeroes the rest of the page in which the shorter of
+    /// the two lengths ends, and frees the pages past it.
     fn set_len(&mut self, len: u64) {
         let old = self.model.len;
         let (page, inside) = (len.min(old) / PAGE, len.min(old) % PAGE);
