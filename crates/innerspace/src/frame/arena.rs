@@ -11,9 +11,9 @@ use std::ptr::NonNull;
 use crate::sys::memory::{Mapping, Pages};
 use crate::{FrameId, PAGE_SHIFT, PAGE_SIZE};
 
-/// A frame, named by the offset of its first byte in the arena: its number, followed by twelve zero
-/// bits. From a word that names a frame in this form, two instructions lead to the bytes, and two
-/// to the metadata.
+/// A frame, named by the offset of its first byte in the arena. This is the frame's number,
+/// followed by twelve zero bits. Two instructions turn a word that holds an offset into the address
+/// of the bytes, and two into that of the metadata.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FrameOffset(u64);
 

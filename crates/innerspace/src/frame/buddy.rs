@@ -30,7 +30,7 @@ pub(super) struct Buddy {
     lists: [FrameList; MAX_ORDER as usize + 1],
     /// The frames that were never given out, which are free but in no list. They are taken last, in
     /// ascending order. Their bytes are still the host's zeros, and so is their metadata. The
-    /// addresses behind them are holes at first ([`super::window`]).
+    /// addresses after them are holes at first ([`super::window`]).
     untouched: Range<u32>,
     /// The number of free frames, in the lists and untouched.
     free: u32,
@@ -130,10 +130,10 @@ impl Buddy {
         Some(FrameId(start))
     }
 
-    /// Takes single frames until `into` is full or none are left, and returns how many it took. It
-    /// takes blocks as large as the number wanted allows, split from larger ones if necessary, or
-    /// else the largest blocks that there are. The frames of a block are in ascending order, and
-    /// the blocks in the order of the lists.
+    /// Takes single frames until `into` is full or none are left, and returns how many it took.
+    /// Takes blocks as large as the number wanted allows, split from larger ones if necessary, or
+    /// else the largest blocks that there are; and frames that were never given out last. The
+    /// frames of a block are in ascending order, and the blocks in the order of the lists.
     ///
     /// Taking small pieces first would keep more large blocks whole. But it would give out
     /// scattered frames for as long as the pieces circulate, and a page is cleared much faster
@@ -176,8 +176,8 @@ impl Buddy {
         self.free -= 1 << order;
     }
 
-    /// Takes single frames back. `ids` may be in any order, and is sorted. Neighbours in it are
-    /// joined into blocks before these are merged with their buddies.
+    /// Takes single frames back. Sorts `ids`. Neighbours are joined into blocks before the blocks
+    /// are merged with their buddies.
     pub(super) fn give_singles(&mut self, metas: &[Meta], ids: &mut [FrameId]) {
         ids.sort_unstable_by_key(|id| id.0);
         for run in ids.chunk_by(|one, next| one.0 + 1 == next.0) {
@@ -398,7 +398,7 @@ mod tests {
 
     #[test]
     fn a_block_that_the_untouched_memory_ends_in_is_whole_again_once_its_beginning_is_free() {
-        // Of 1025 frames, the last one is behind the block.
+        // Of 1025 frames, the last one comes after the block.
         for (frames, last) in [(1024, 512_u32), (1025, 512), (256, 128)] {
             let (metas, mut buddy) = arena_of(frames);
             let order = (last.trailing_zeros() as u8).min(MAX_ORDER);

@@ -17,7 +17,8 @@
 //! | 6 | ERROR | `end_read` that failed, a failed write | the next success |
 //! | 7 | WAITERS | a waiter | a waker, or the thread that takes the lock with no waiter left |
 //!
-//! WAITERS changes under its queue's lock. In a leaf of a page table bit 4 is COALESCED. An
+//! The owner of a frame that is not published yet may set any flag but WAITERS. On a published
+//! frame, WAITERS changes under its queue's lock. In a leaf of a page table bit 4 is COALESCED. An
 //! accessor sets it, and the thread that makes all accessors forget the leaf clears it. Each does
 //! so under the gate's writer mutex. In any node of a page table bit 5 is PINNED. A pin sets it on
 //! the path to its pages, and a fork or restore that finds no pinned page in or below the node

@@ -270,8 +270,8 @@ impl Hold {
     ///
     /// If the frame is not CACHED and has one reference, the caller must have reached it through
     /// one of its owners, and must keep that owner meanwhile. The same holds for every other
-    /// operation that changes such a word: [`Hold::put_owner`] ends the word by a load and a plain
-    /// store, which would undo any other change.
+    /// operation that changes such a word: [`Hold::put_owner`] drops the last reference by a load
+    /// and a plain store, which would undo a change in between.
     #[inline]
     pub(crate) fn try_get(&self) -> bool {
         self.try_add(REF, Ordering::Acquire, |now| {
@@ -297,7 +297,7 @@ impl Hold {
 
     /// Drops an owner's reference to a frame that is in no file, as [`Hold::put`] does. A hold on
     /// such a frame is taken only through one of its owners, which is kept meanwhile; a lookup of a
-    /// file's block requires CACHED. So if there is no other hold, the last owner has the frame to
+    /// file's block requires CACHED. So if the frame has no other hold, the last owner has it to
     /// itself and needs no read-modify-write. Acquire: pairs with the Release of earlier holders.
     #[inline(always)]
     pub(crate) fn put_owner(&self) -> Dropped {

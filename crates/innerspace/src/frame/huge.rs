@@ -25,7 +25,7 @@ const PARTS: u32 = 8192;
 /// same number of frames, a power of two.
 #[derive(Debug, Default)]
 pub(super) struct HugeParts {
-    /// For each part, the number of frames that are holes or about to become holes.
+    /// For each part, the number of addresses that are holes or about to become holes.
     pub(super) holes: Box<[u32]>,
     /// log2 of the number of frames in a part.
     order: u8,

@@ -10,8 +10,9 @@ use crate::sync::atomic::Ordering;
 
 /// A doubly linked list of frames, threaded through their metadata.
 ///
-/// A frame is in at most one list. A list has no lock: every change takes `&mut self`. Its two
-/// users, the buddy allocator and the LRU, keep their lists inside the mutex that guards them.
+/// A frame is in at most one list. A list has no lock: every change takes `&mut self`. The two
+/// users of lists, the buddy allocator and the LRU, keep their lists inside the mutex that guards
+/// them.
 #[derive(Debug, Default)]
 pub(crate) struct FrameList {
     head: u32,

@@ -122,9 +122,9 @@ impl<'a> FrameLock<'a> {
         taken.map(drop)
     }
 
-    /// Tries to take the lock although WAITERS is set. Whether the first waiter may be passed is
-    /// not known yet, and the waiters may be waiting for the other bit, or be gone. If the first
-    /// waiter may not be passed, a free lock is handed to it.
+    /// Tries to take the lock although WAITERS is set. WAITERS does not say whether the first
+    /// waiter may be passed, whether the waiters wait for this bit or for WRITEBACK, or whether
+    /// they are still there. If the first waiter may not be passed, a free lock is handed to it.
     #[cold]
     fn try_lock_past_waiters(&self) -> bool {
         let mut queue = self.queue();

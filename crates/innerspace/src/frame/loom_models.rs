@@ -196,7 +196,8 @@ fn the_last_dropper_frees_exactly_once() {
     });
 }
 
-/// An arena with one frame. `world` notices when the arena is dropped, and when the frame is freed.
+/// An arena with one frame. Dropping the arena writes to `world`, and `frees` counts how often the
+/// frame is freed.
 struct Kept {
     keep: SelfRef<Kept>,
     world: Arc<World>,

@@ -201,7 +201,8 @@ impl Meta {
     }
 
     /// Adds a borrower that is counted already, or removes one that is still counted. Release:
-    /// pairs with `borrowers`; each exchange continues the release sequence of the earlier ones.
+    /// pairs with `borrowers`; each read-modify-write continues the release sequence of the earlier
+    /// ones.
     pub(crate) fn toggle_borrowers(&self, borrower: FrameId) {
         self.index
             .fetch_xor(u64::from(borrower.0), Ordering::Release);
@@ -331,8 +332,8 @@ impl Meta {
 }
 
 impl Meta {
-    /// Takes a hold by `take`, if the frame's tag is `sought`. Returns whether the frame was the
-    /// block `sought` when the hold was taken.
+    /// Takes a hold by `take`, if the frame's tag is `sought`. Returns whether a hold was taken,
+    /// and whether it is on the block `sought`.
     #[inline(always)]
     pub(crate) fn try_hold_of(&self, sought: Tag, take: impl FnOnce(&Hold) -> bool) -> HeldOf {
         // The tag is checked first, so that a hold is taken in vain only if the frame is being

@@ -1,10 +1,10 @@
 //! A view of several consecutive blocks: a view of each of them, and one slice of all their bytes.
 //!
-//! Such a view stores no list of its blocks: they are those that its bytes reach into. So a part of
-//! the view is a view of fewer blocks, and dropping the view walks over the metadata of its blocks.
-//! The view of each block is like any other: the block is in a file, or has left it with its views
-//! counted. As long as one of these views is left, the owner lives ([`ViewOwner`]). So the walk may
-//! use the owner until it has dropped the last view, and touches nothing after that.
+//! Such a view stores no list of its blocks: its bytes say which blocks it covers. So a part of the
+//! view may cover fewer blocks. Dropping a view walks over the metadata of its blocks. The view of
+//! each block is like any other: the block is in a file, or has left it with its views counted. As
+//! long as one of these views is left, the owner lives ([`ViewOwner`]). So the walk may use the
+//! owner until it has dropped the last view, and touches nothing after that.
 
 use std::marker::PhantomData;
 use std::mem::{self, ManuallyDrop};
@@ -142,8 +142,8 @@ impl<K: ViewOwner> Pinned<K> {
 
     /// Returns a view of `len` bytes that begins `in_page` bytes into the page with the first tag
     /// and ends in the page with the second tag: the usual small view across a block's end. Returns
-    /// `None` unless the first page is where it was last found, the second page is right behind it,
-    /// and both are hot.
+    /// `None` unless the first page is where it was last found, the second page comes right after
+    /// it, and both are hot.
     ///
     /// # Panics
     /// If the bytes do not begin in the first page, or reach beyond the second.

@@ -68,7 +68,7 @@ impl Stack {
         Some(self.get(len))
     }
 
-    /// Removes up to `count` frames at the bottom, the coldest ones, and passes each of them to
+    /// Removes up to `count` frames from the bottom, the coldest ones, and passes each of them to
     /// `each`.
     pub(super) fn take_coldest(&self, count: usize, mut each: impl FnMut(FrameId)) {
         let len = self.len();

@@ -91,8 +91,7 @@ impl Tags {
     }
 
     /// Returns the tag for the frame that is about to hold `block`, or [`Tag::NONE`] if blocks of
-    /// the file, or blocks this far behind its beginning, have no tags. The caller holds the
-    /// index's mutex.
+    /// the file, or blocks this far into it, have no tags. The caller holds the index's mutex.
     #[inline]
     pub(crate) fn given(&self, block: u64) -> Tag {
         let first = self.first.load(Ordering::Relaxed);
@@ -103,7 +102,7 @@ impl Tags {
     }
 
     /// Ends the tags of a file that is about to become longer than [`TAGGED_BYTES`]. Frames keep
-    /// the tags that they have, and no thread looks for them any more.
+    /// the tags that they have, but no thread looks for these tags any more.
     #[cold]
     pub(crate) fn end(&self) {
         self.first.store(NOWHERE, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Windows: runs of consecutive addresses for frames.
 //!
 //! The arena has about four times as many addresses as there may be frames in use. An address
-//! without a frame is a *hole*: no memory of the host backs it. At first all addresses behind the
+//! without a frame is a *hole*: no memory of the host backs it. At first all addresses after the
 //! frames are holes. Frames and holes together always make up the whole arena, and the number of
 //! frames never changes. But an address may change from one to the other: the frames of a block
 //! that its owner gives up become holes, and as many holes elsewhere become frames in exchange. So
@@ -11,8 +11,8 @@
 //! A [`Window`] is a run of holes that is reserved for its owner. The owner *places* blocks there
 //! one after the other, each in exchange for as many frames, whose memory goes back to the host. So
 //! the host never backs more addresses than there are frames. A placed block is a block like any
-//! other: when it is freed it goes to the buddy lists, and it stays at its address. Holes that were
-//! not needed stay holes when the window is dropped.
+//! other, and stays at its address: when it is freed, it goes to the buddy lists. The holes that
+//! are left when the window is dropped stay holes.
 //!
 //! If no run of holes is long enough, a run of holes and free blocks is used: the free blocks in it
 //! are removed from the lists, and as many holes elsewhere become free frames in exchange. So a
@@ -160,8 +160,8 @@ impl Buddy {
         Some(window)
     }
 
-    /// Returns the addresses before and behind the frames that were never given out. The former
-    /// begin with frame 1, and the latter at a multiple of 512.
+    /// Returns the addresses before the frames that were never given out, from frame 1 on, and the
+    /// addresses after them, which begin at a multiple of 512.
     fn given_out(&self, metas: &[Meta]) -> [Range<u32>; 2] {
         let untouched = self.untouched();
         let behind = untouched.end.next_multiple_of(1 << MAX_ORDER);

@@ -87,7 +87,7 @@ impl<T> ZeroedArray<T> {
 
     /// Gives the memory of elements back to the host, which makes them zeros again. Elements in
     /// pages that the range covers only in part stay as they are. No thread may be using these
-    /// elements. (A thread that follows a wrong guess may still read them, and finds the old bytes
+    /// elements. (A thread that follows a wrong guess may still read them; it finds the old bytes
     /// or zeros.)
     pub(super) fn discard(&self, elements: Range<usize>) {
         let size = size_of::<T>();
