@@ -33,9 +33,9 @@
 //! passes a *safepoint* (leave, drain, enter).
 //!
 //! A thread that is about to wait for others first leaves the sections of its own sessions, and
-//! sets their `pending` ([`suspend_sessions`], called by every lock and wait of `sync`). While an
-//! access is under way its session is not registered (`end_session`), so a wait does not leave that
-//! section.
+//! sets their `pending` ([`suspend_sessions`], called whenever `sync` waits for a lock or an
+//! event). While an access is under way its session is not registered (`end_session`), so a wait
+//! does not leave that section.
 //!
 //! A session may stay open for as long as the program likes. A grace period therefore waits only
 //! for the sessions of those spaces that may hold what is taken away. Between two accesses, and in
@@ -169,7 +169,8 @@ impl Domain {
 
     /// Waits until every section that was open at the call has been left. Sessions are passed over
     /// if `may_hold` says that their owner can have no translation of what was made unreachable.
-    /// After the call, what was made unreachable before it can be reused.
+    /// After the call, what was made unreachable before it can be reused. In a child of fork(2),
+    /// does not wait.
     pub(crate) fn synchronize_with(&self, may_hold: impl Fn(u64) -> bool) {
         self.grace(may_hold, SessionWait::ToTheEnd);
     }
@@ -336,7 +337,8 @@ enum SessionWait {
     Briefly,
 }
 
-/// A reader's own side of its [`Participant`]. Nothing else enters or leaves its sections.
+/// A reader's own side of its [`Participant`]. Nothing else enters its sections. `leave_all` may
+/// leave those of sessions.
 #[derive(Debug)]
 pub(crate) struct Sections {
     participant: Arc<Participant>,

@@ -1,7 +1,7 @@
 //! Points in the middle of an operation at which a test can run code of its own.
 //!
 //! `failpoint!(Name)` marks a point. In tests `on` arms it. Outside tests and under the model
-//! checkers it expands to nothing.
+//! checkers the macro expands to nothing.
 
 /// Marks a point in an operation at which a test can step in. With `if`, the point counts only when
 /// the condition holds; the condition is evaluated in tests only.
@@ -38,7 +38,7 @@ mod armed {
         static COUNTED: Cell<(&'static str, u64)> = const { Cell::new(("", 0)) };
     }
 
-    /// Returns how often this thread reaches the failpoint `name` in `work`.
+    /// Runs `work`, and returns how often this thread reached the failpoint `name` in it.
     pub(crate) fn count(name: &'static str, work: impl FnOnce()) -> u64 {
         COUNTED.set((name, 0));
         work();

@@ -57,9 +57,9 @@
 //! library unusable. The data that a lock protects is therefore kept valid at every point that can
 //! unwind.
 //!
-//! Locking: `domain`, `gate`, `per_thread` and `self_ref` have mutexes, which their own pages
-//! describe. [`order`] has the order of all locks of the library, and checks it in debug builds.
-//! Neighbours: `sys` below uses the same shim.
+//! Locking: `domain`, `gate`, `per_thread` and `self_ref` have mutexes, which are described there.
+//! [`order`] has the order of all locks of the library, and checks it in debug builds. Neighbours:
+//! `sys` below uses the same shim.
 
 pub(crate) mod domain;
 pub(crate) mod due;

@@ -294,7 +294,7 @@ pub(crate) enum WaitEnd {
 #[derive(Debug, Default)]
 pub(crate) struct Condvar {
     inner: base::Condvar,
-    /// The number of threads that wait. Relaxed: the mutex of the waiters orders it.
+    /// The number of threads that wait. Relaxed: the waiters' mutex orders it.
     waiters: atomic::AtomicU32,
 }
 

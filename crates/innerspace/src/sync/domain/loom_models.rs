@@ -334,6 +334,6 @@ fn n9_an_accessor_that_goes_online_uses_no_frame_that_is_reused() {
 // spec: A2, N9
 #[test]
 fn n9_an_accessor_that_enters_a_section_is_not_taken_offline() {
-    // The other takes the first one offline, if that is in no section.
+    // The second accessor takes the first one offline, if the first one is in no section.
     reuse_beside(|domain| online(domain, 1), |domain| Some(online(domain, 2)));
 }

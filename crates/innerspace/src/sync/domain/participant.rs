@@ -24,7 +24,7 @@ pub(super) const SESSION: u64 = 1 << 63;
 /// can hold.
 pub(crate) const NO_OWNER: u64 = 0;
 
-/// Stands for all spaces: the owner of something that the sessions of any space may hold.
+/// All spaces, as the owner of something that the sessions of any space may hold.
 pub(crate) const ANY_OWNER: u64 = u64::MAX;
 
 /// The bit of `alone` that is set while a message is pending. No number of a cached leaf has this
@@ -112,8 +112,8 @@ pub(crate) struct Participant {
     pub(super) graces_seen: AtomicU64,
     /// The space whose translations this reader's sessions hold, or [`NO_OWNER`].
     pub(super) owner: u64,
-    /// The value of `state` in the section of a session that was last waited for in vain. That
-    /// section is not waited for again.
+    /// The value of `state` in the session's section for which a brief wait last ended in vain.
+    /// Later brief waits pass over that section.
     pub(super) idle: AtomicU64,
     /// The participant's place in the domain's list; [`Ticket::NONE`] while it is offline. It is
     /// used only with the list locked, so a model checker need not see it.
