@@ -39,9 +39,9 @@ impl Memory {
     /// lives as long as a handle or mapping of it.
     ///
     /// # Errors
-    /// [`DaxError::Unsupported`] if the device belongs to a host file: its blocks are managed by
-    /// the file system. [`DaxError::Limit`] if the group that pays is full.
-    /// [`DaxError::OtherProcess`] in a child of fork(2).
+    /// [`DaxError::Unsupported`] if the device belongs to a host file, whose blocks the file system
+    /// manages. [`DaxError::Limit`] if the group that pays is full. [`DaxError::OtherProcess`] in a
+    /// child of fork(2).
     pub fn create_dax_on(&self, device: &DaxDevice, name: &str) -> Result<DaxFile, DaxError> {
         self.dax_options().create_on(device, name)
     }
@@ -63,7 +63,7 @@ impl Memory {
     }
 
     /// Opens an existing host file for direct access, for reading and writing. An advisory lock
-    /// keeps other processes out.
+    /// keeps out other processes that lock the file.
     ///
     /// # Errors
     /// The errors of [`Memory::open_dax`]; also if another process has the file open for writing.

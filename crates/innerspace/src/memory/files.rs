@@ -190,7 +190,8 @@ impl OpenFiles {
         }
     }
 
-    /// Notes that a store is about to be probed, until the returned value is dropped.
+    /// Notes, until the returned value is dropped, that a store is being probed. Calls that probe
+    /// it at the same time share the value.
     pub(super) fn note_opening(&self, files: &mut Entries, identity: Identity) -> Arc<Listing> {
         if let Some(OpenFile::Opening(mark)) = files.get(identity)
             && let Some(mark) = mark.upgrade()

@@ -17,8 +17,8 @@
 //! service thread ends when the last of them is gone.
 //!
 //! Locking: the table of open files has a mutex. It is held from the search for a file of the file
-//! system until that file is locked and added, but not while any other store is probed, and never
-//! while a file is read or written.
+//! system until that file is locked against other processes and added, but not while any other
+//! store is probed, and never while a file is read or written.
 
 mod causes;
 mod direct;
@@ -133,11 +133,12 @@ impl Memory {
     }
 
     /// Loads what [`Snapshot::save`] wrote, charged to the root group; [`Memory::load_snapshot_in`]
-    /// charges another group. `open` gets the name of each mapped file and returns the file. The
-    /// name is the one given by [`FileOpener::name`], or else the path by which the file was
-    /// opened, or the store's name. (Control characters in the name are not escaped, unlike in
-    /// [`PagedFile::name`].) No mapping of the loaded snapshot is locked, or has advice on how it
-    /// will be read. Spaces can be forked from the snapshot, and restored to it.
+    /// charges another group. `open` gets the name of each mapped file and returns the file, or
+    /// `None`, which ends the call with [`SnapshotFileError::UnknownFile`]. The name is the one
+    /// given by [`FileOpener::name`], or else the path by which the file was opened, or the store's
+    /// name. (Control characters in the name are not escaped, unlike in [`PagedFile::name`].) No
+    /// mapping of the loaded snapshot is locked, or has advice on how it will be read. Spaces can
+    /// be forked from the snapshot, and restored to it.
     ///
     /// ```
     /// # use innerspace::{Map, Memory, MIB};
@@ -191,8 +192,8 @@ impl Memory {
     /// unnecessary.
     ///
     /// # Panics
-    /// If a store, a waker, the error hook or a callback of [`Group::on_events`] panics in this
-    /// thread. The rest of the tick's work is done before the panic resumes.
+    /// Panics if a store, a waker, the error hook or a callback of [`Group::on_events`] panics in
+    /// this thread. The rest of the tick's work is done before the panic resumes.
     pub fn tick(&self) {
         self.0.cache.tick();
     }
@@ -242,8 +243,8 @@ impl Memory {
     /// that wait.
     ///
     /// The memory keeps the hook. So a hook that owns a `Memory`, a file, a space or an accessor
-    /// keeps the memory, and itself, alive for ever. Let it use a name for them instead, or a
-    /// [`Weak`](std::sync::Weak) reference to their owner.
+    /// keeps the memory, and itself, alive for ever. Use a [`Weak`](std::sync::Weak) reference to
+    /// their owner in the hook instead, or a name by which the program finds them.
     ///
     /// ```
     /// # use innerspace::{MIB, Memory};

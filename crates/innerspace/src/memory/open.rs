@@ -116,7 +116,8 @@ impl Memory {
         self.file_options().open(path)
     }
 
-    /// Opens an existing file for reading and writing, and keeps other processes from doing so.
+    /// Opens an existing file for reading and writing, with an advisory lock that keeps out other
+    /// processes that lock the file.
     ///
     /// # Errors
     /// See [`OpenError`]; also if another process has the file open for writing.
@@ -303,7 +304,7 @@ impl FileOpener {
         self.with_opened(opened, &path, Create::Never)
     }
 
-    /// Creates a file by path, which must not exist yet, for reading and writing.
+    /// Creates a file, which must not exist yet, and opens it for reading and writing.
     ///
     /// # Errors
     /// See [`OpenError`]: [`store::FileOpenError::AlreadyExists`].
@@ -312,7 +313,7 @@ impl FileOpener {
             .with_create(path.as_ref(), Create::New)
     }
 
-    /// Creates a file by path, or empties an existing one, for reading and writing.
+    /// Creates a file, or empties an existing one, and opens it for reading and writing.
     ///
     /// # Errors
     /// See [`OpenError`]: [`OpenError::NotEmptied`] if the file is already open in this memory
@@ -322,8 +323,8 @@ impl FileOpener {
             .with_create(path.as_ref(), Create::Truncate)
     }
 
-    /// Opens a file by path for reading and writing, and keeps its content; creates an empty file
-    /// if there is none.
+    /// Opens a file for reading and writing, and keeps its content; creates an empty file if there
+    /// is none.
     ///
     /// # Errors
     /// See [`OpenError`]; also if another process has the file open for writing.
@@ -381,8 +382,8 @@ impl FileOpener {
         self.options.group.as_ref().unwrap_or(root)
     }
 
-    /// Charges the group for an open file. Fails if a block of the file does not fit in the group's
-    /// limit, or if the group is full.
+    /// Charges the group for an open file. Fails if the block size is not allowed, if a block does
+    /// not fit in the group's limit, or if the group is full.
     fn charge(&self, name: &dyn Fn() -> String) -> Result<Ending, OpenError> {
         let name: Arc<str> = self.shown_name(name).into();
         let order = self.options.block_order(&name)?;
@@ -452,7 +453,7 @@ impl FileOpener {
 /// The reason given when a group is refused a file that is already open.
 pub(super) const OF_ANOTHER_GROUP: &str = "for another group, and not shared by both";
 
-/// Returns whether a group was named, and is not the one that pays.
+/// Returns whether the call named a group other than the one that pays.
 pub(super) fn is_another(named: Option<&Group>, payer: &Group) -> bool {
     named.is_some_and(|group| group.id() != payer.id())
 }

@@ -116,8 +116,7 @@ mod tests {
         end.expect("somebody serves");
     }
 
-    /// Makes more calls than run at the same time: those after the first ones run after the panic
-    /// was passed on.
+    /// Makes more calls than run at the same time, so the later ones run after the panic.
     fn have_many_woken(file: &PagedFile) {
         (0..20).for_each(|_| have_woken(file, || {}));
     }
@@ -162,7 +161,7 @@ mod tests {
 
     #[test]
     fn the_service_tells_what_is_lost_when_the_memory_is_gone() {
-        // The service may come before the last drop, or after it.
+        // The service may run before the last drop, or after it.
         for _ in 0..20 {
             let memory = Memory::with_limit(4 * MIB).unwrap();
             let calls = hook(&memory);

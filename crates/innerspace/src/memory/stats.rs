@@ -44,8 +44,8 @@ pub struct LimitParts {
     pub tables: u64,
     /// Other pages in use: anonymous memory, copies, pages being set up.
     pub anonymous: u64,
-    /// Charged memory on the heap, such as handles, caches of translations, copies of views across
-    /// blocks, and the sample for the miss curve.
+    /// Charged memory on the heap, such as handles, caches of translations, copies for views that
+    /// span blocks, and the sample for the miss curve.
     pub heap: u64,
     /// Pages charged in advance by threads that charge often. They are given back when other
     /// requests need them.
