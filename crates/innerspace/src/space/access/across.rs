@@ -21,8 +21,8 @@ struct Part<'bytes> {
 }
 
 impl Core {
-    /// Completes an access that failed with `fault`, if the accessed value lies in two pages or
-    /// belongs to a device. Returns a fault of any other kind as it is.
+    /// Completes an access that failed with [`FaultKind::Device`], because its value lies in two
+    /// pages or belongs to a device. Returns any other fault as it is.
     #[cold]
     #[inline(never)]
     pub(crate) fn value_elsewhere<S: Sectioned>(

@@ -132,7 +132,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
         self.core.store_atomic::<M, T>(at, value, order)
     }
 
-    /// Replaces the value by `new` if it is `old`, in one atomic step. The inner result is the
+    /// Replaces the value with `new` if it is `old`, in one atomic step. The inner result is the
     /// previous value: `Ok` if it was replaced; `Err` if it was not `old`, in which case it was
     /// loaded with the order `failure`.
     ///
@@ -190,10 +190,10 @@ modifies! {
     /// Flips the bits that are set in `operand`, in one atomic step, and returns the previous
     /// value.
     fetch_xor, try_fetch_xor: Xor;
-    /// Replaces the value by `operand` if that is smaller, in one atomic step, and returns the
+    /// Replaces the value with `operand` if that is smaller, in one atomic step, and returns the
     /// previous value.
     fetch_min, try_fetch_min: Min;
-    /// Replaces the value by `operand` if that is larger, in one atomic step, and returns the
+    /// Replaces the value with `operand` if that is larger, in one atomic step, and returns the
     /// previous value.
     fetch_max, try_fetch_max: Max;
 }

@@ -49,8 +49,8 @@ impl Core {
         done.map_err(|cause| self.failed(wanted, cause))
     }
 
-    /// Completes, by calls to the device, a bulk access within one page that failed with `fault`.
-    /// Returns a fault of any other kind as it is.
+    /// Completes a bulk access within one page that failed with [`FaultKind::Device`], by calls to
+    /// the device. Returns any other fault as it is.
     #[cold]
     pub(crate) fn device_bulk<S: Sectioned>(
         &mut self,
@@ -87,8 +87,8 @@ impl Core {
         Ok(())
     }
 
-    /// Returns the fault of a read-modify-write for which `fault` found a device: devices do not
-    /// support such an access. Returns a fault of any other kind as it is.
+    /// Returns the fault of a read-modify-write that failed with [`FaultKind::Device`]: devices do
+    /// not support such an access. Returns any other fault as it is.
     #[cold]
     pub(crate) fn device_exchange(&mut self, fault: Fault) -> Fault {
         match self.device_of(fault) {

@@ -18,9 +18,9 @@ forms! { Accessor, Single => {
     /// Reads each of these ranges into its buffer, like consecutive calls to [`Accessor::read`].
     /// Before it reads, it requests the file pages that are not in memory from their stores, up to
     /// 64 in one batch, so a store that can serve several reads at a time does so. The requests use
-    /// only memory that is available without waiting: at most an eighth of the nearest limit of the
-    /// file's groups in one batch, and half of that limit in all. `try_gather` requests nothing
-    /// from a store; to read in the background, make this call in a [`Task`](crate::Task).
+    /// only memory that is available without waiting: in one batch at most an eighth, and in all at
+    /// most half, of the lowest limit of the groups that pay for the file. `try_gather` requests
+    /// nothing from a store; to read in the background, make this call in a [`Task`](crate::Task).
     ///
     /// ```
     /// # use innerspace::{MIB, Map, Memory};

@@ -84,10 +84,10 @@ pub struct TranslationLayout {
     pub current: *const *const u64,
     /// The address in the word at `current` while there is no request to this accessor.
     pub tags: *const u64,
-    /// For each of the [`LEAVES`](Self::LEAVES) tags, the address that the word of page 0 would
-    /// have if the leaf's words extended below their start. If [`COALESCED`](Self::COALESCED) is
-    /// set, the other bits are instead the address that byte 0 would have if the leaf's pages
-    /// extended below their start.
+    /// The address of an array with an element for each of the [`LEAVES`](Self::LEAVES) slots: the
+    /// address that the word of page 0 would have if the leaf's words extended below their start.
+    /// If [`COALESCED`](Self::COALESCED) is set in an element, its other bits are instead the
+    /// address that byte 0 would have if the leaf's pages extended below their start.
     pub words: *const *const u64,
 }
 

@@ -13,11 +13,12 @@ use crate::space::tlb::translator::{Need, Translator};
 /// [`Accessor::session`](crate::Accessor::session) opens one. An operation that removes
 /// translations of the space (unmap, fork) waits for the next *safepoint* of each open session of
 /// the space: the session's next access, its end, a fault in it, or a call to this library on the
-/// same thread, if the call has to wait. An operation that removes pages of a file (truncate,
-/// punch, writeback of bytes that were stored through a mapping) waits for the sessions of all
-/// spaces that map the file. Sessions of other spaces do not delay it. Eviction skips pages that a
-/// session may hold for a long time. So use a session for a run of accesses, and while it is open
-/// do not sleep, and do not wait for another thread by means outside this library.
+/// same thread, if the call has to wait. An operation that takes away pages of a file (truncate,
+/// punch), or the right to store to them (writeback of bytes that were stored through a mapping),
+/// waits for the sessions of all spaces that map the file. Sessions of other spaces do not delay
+/// it. Eviction skips pages that a session may hold for a long time. So use a session for a run of
+/// accesses, and while it is open do not sleep, and do not wait for another thread by means outside
+/// this library.
 ///
 /// Each access has a `try_` form that never waits, like the accesses of an
 /// [`Accessor`](crate::Accessor#without-waiting).

@@ -5,10 +5,10 @@
 //! nothing shared is written. If the fast path does not find the page, or the access is at the
 //! page's beginning, [`Core::look_up`] continues. For a hit at a page's beginning, it may prefetch
 //! the next page, and sometimes checks whether the leaf can be coalesced. For a missing page it
-//! first tries the short ways, which install a new page or the zero frame, or make a present page
-//! valid for loads, in one step in the section itself (`fault::anonymous`, `fault::zero`). Then it
-//! reads the mail and looks the leaf up in the table. If that does not find the page either, it
-//! leaves the section and handles the fault.
+//! first tries the short ways, which install a new page or the zero frame, or give a present page
+//! the missing validity, in one step in the section itself (`fault::anonymous`, `fault::zero`).
+//! Then it reads the mail and looks the leaf up in the table. If that does not find the page
+//! either, it leaves the section and handles the fault.
 
 use std::hint::cold_path;
 use std::marker::PhantomData;
@@ -191,8 +191,8 @@ impl Core {
     }
 
     /// Does the same as [`Core::access`], for an access that continues at `next`. If both pages are
-    /// there, the bytes at `next` are prefetched: the processor prefetches, but not past the end of
-    /// a page.
+    /// there, the bytes at `next` are prefetched: the processor's own prefetching stops at the end
+    /// of a page.
     #[inline(always)]
     pub(crate) fn access_before<S: Sectioned, T>(
         &mut self,
@@ -329,9 +329,9 @@ impl Core {
     }
 
     /// Returns the page if a short way brings it in, or `None` if more must be done. For a store,
-    /// the short way installs a new page of the space's own. For a load, it installs the zero
-    /// frame, or makes a present page valid for loads. The caller is in a section before and after
-    /// the call.
+    /// the short way installs a new page, or makes a present one writable. For a load, it installs
+    /// the zero frame, or makes a present page valid for loads. The caller is in a section before
+    /// and after the call.
     #[inline]
     fn by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         let (translator, vmas) = (&self.translator, &mut self.vmas);

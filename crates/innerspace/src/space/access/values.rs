@@ -1,5 +1,5 @@
-//! Values of the program's own types, by the traits of `zerocopy`. A type can be loaded if every
-//! byte pattern is valid for it, and stored if it has no padding.
+//! Values of the program's own types, through the traits of `zerocopy`. A type can be loaded if
+//! every byte pattern is valid for it, and stored if it has no padding.
 
 use std::io;
 use std::marker::PhantomData;
