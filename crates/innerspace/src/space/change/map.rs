@@ -176,7 +176,7 @@ impl Map {
 
     /// Maps only these bytes of the file. The start is a multiple of 4096; the end is rounded up to
     /// a whole page. A part past the end of the file can be mapped, and faults until the file has
-    /// grown. No effect on anonymous memory and devices.
+    /// grown. No effect on anonymous memory or devices.
     pub fn range(mut self, bytes: impl RangeBounds<u64>) -> Map {
         if let What::File(_) | What::Direct(_) = self.what {
             let (start, end) = start_and_end(&bytes);

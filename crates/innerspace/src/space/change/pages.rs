@@ -8,7 +8,8 @@
 //!   mapping, would.
 //! - [`Space::lock`] (mlock) populates a range, and keeps reclaim away from it until
 //!   [`Space::unlock`] (munlock).
-//! - [`Space::sync`] (msync with MS_SYNC) writes the bytes that were stored to shared files.
+//! - [`Space::sync`] (msync with MS_SYNC) writes the bytes that were stored to shared mappings of
+//!   files.
 //! - [`Space::pin`] keeps pages at their address in the process; `pin` has the rest.
 //! - [`Space::take_dirty`] names the pages that were stored to; `take_dirty` has the rest.
 
@@ -223,10 +224,11 @@ impl Space {
     /// memory to note pages was refused, more of a range than was stored to. Stores by other spaces
     /// or other mappings of a shared file do not count, nor do writes to the file itself.
     ///
-    /// The call waits for an accessor no longer than for its current access, and takes time in
-    /// proportion to the pages in the result. The first store to each page after a call costs a
-    /// short fault. The record of these pages costs a page of memory for every 128 separate runs of
-    /// them, until they are taken.
+    /// The call waits for an accessor no longer than for its current access, and for a
+    /// [`Session`](crate::space::Session) until its next safepoint. It takes time in proportion to
+    /// the pages in the result. The first store to each page after a call costs a short fault. The
+    /// record of these pages costs a page of memory for every 128 separate runs of them, until they
+    /// are taken.
     ///
     /// ```
     /// use innerspace::{MIB, Map, Memory};

@@ -81,8 +81,8 @@ impl Region {
     }
 
     /// Returns the region's length, and the length of its range up to the first part that was
-    /// unmapped or no longer maps anonymous memory, both in bytes of whole pages. The space's
-    /// mappings decide both; the difference is the reserve that is left.
+    /// unmapped or no longer maps anonymous memory. Both are in bytes, and multiples of the page
+    /// size. The space's mappings decide both; the difference is the reserve that is left.
     fn pages(&self) -> (u64, u64) {
         let range = self.start.0..self.start.0 + self.most;
         self.space.0.inside(|vmas| {

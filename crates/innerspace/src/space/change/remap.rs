@@ -1,7 +1,7 @@
 //! Growing, shrinking and moving a mapping with its pages.
 //!
 //! A move closes the gate on everything from the lower to the higher of the two ranges, so that no
-//! fault is inside either range while words move from one to the other. Pages of the space's own
+//! fault is inside either range while words move from one to the other. Pages that the space owns
 //! move with their words. Borrowed pages become owned. File pages and the zero frame are left
 //! behind and fault in again.
 

@@ -1,5 +1,5 @@
-//! The reverse direction, from a file's pages to the words that map them, for eviction, truncation,
-//! writeback and aging.
+//! Revoking pages of files: from a file's pages to the words that map them, for eviction,
+//! truncation, writeback and aging.
 //!
 //! There is one mapper for each pair of space and file. It looks up the space's mappings of the
 //! pages (`rmap`) and empties their words, or takes only their validity for stores or for all
@@ -8,10 +8,10 @@
 //!
 //! A caller that empties words of pages holds the lock of their block or entry, so that no such
 //! word is installed meanwhile. It leaves the words of other blocks alone (`steps`). Five callers
-//! hold no such lock. Aging takes only validity. So do a call that watches a page of code, and the
-//! request that makes stores take the slow path again. The sweep of holes empties only words of
-//! zeros, and faults ask the store again afterwards. [`SpaceInner::sample_use`] is called by an
-//! access, not by the file, and ages one word.
+//! hold no such lock. Aging takes only validity. So do a call that watches a page of code, and
+//! `restamp_mappings` of the cache, which makes stores take the slow path again. The sweep of holes
+//! empties only words of zeros, and faults ask the store again afterwards.
+//! [`SpaceInner::sample_use`] is called by an access, not by the file, and ages one word.
 
 use std::ops::Range;
 
@@ -228,9 +228,9 @@ impl SpaceInner {
         }
     }
 
-    /// Returns whether the revoker may empty the word at `at`, in a range that was a mapping of its
-    /// file when its section began. If the word leads to a page of a cached file, only the revoker
-    /// that has locked the page's block may empty it: see `steps`.
+    /// Returns whether the revoker may empty the word at `at`. The address was in a mapping of the
+    /// file when the revoker's section began. If the word leads to a page of a cached file, only
+    /// the revoker that has locked the page's block may empty it: see `steps`.
     fn may_empty(&self, vma: &Vma, at: u64, now: pte::Pte, how: Revoke) -> bool {
         match now.holds() {
             Holds::File | Holds::Direct if how == Revoke::Holes => false,

@@ -388,8 +388,8 @@ impl SpaceInner {
         self.change_by(writer, Payment::Own, replace, |writer, vmas, changed| {
             // The new leaves come from a snapshot. A revocation under way may already have called
             // this space's mapper, and might not call the snapshot's until the leaves have moved
-            // here. Then neither call finds them. But it also calls every mapper that is registered
-            // meanwhile. So all mappers of this space are registered anew.
+            // here. Then neither mapper finds them. But a revocation also calls every mapper that
+            // is registered while it runs. So all mappers of this space are registered anew.
             let renewed = writer.renew_files(|file| mapper(self, file));
             self.code.changed(&EVERYWHERE);
             self.dirty.forget(&self.group, &EVERYWHERE);
