@@ -13,12 +13,12 @@ pub(crate) const SLOTS: usize = 512;
 /// The number of bits by which an address is shifted right to give the number of its leaf.
 pub(crate) const LEAF_SHIFT: u32 = PAGE_SHIFT + 9;
 
-/// Returns the number of bytes of addresses that one word of a node at `level` covers.
+/// Returns the size in bytes of the address range that one word of a node at `level` covers.
 pub(crate) const fn span(level: u32) -> u64 {
     1 << (PAGE_SHIFT + 9 * level)
 }
 
-/// The number of bytes of addresses that a leaf covers.
+/// The size in bytes of the address range that a leaf covers.
 pub(crate) const LEAF_BYTES: u64 = span(1);
 
 /// Returns the index of the word, in a node at `level`, that leads to `at`.

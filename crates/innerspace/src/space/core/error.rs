@@ -212,7 +212,7 @@ pub enum SpaceError {
         /// The address of the first page that may not be copied.
         at: VirtAddr,
     },
-    /// The file is open in another `Memory` than that of the space.
+    /// The file is open in a `Memory` other than the space's.
     #[error("map of {file}: it is open in another memory")]
     OtherMemorysFile {
         /// The file.

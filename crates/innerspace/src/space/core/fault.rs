@@ -65,7 +65,7 @@ pub enum FaultKind {
     /// `mmap` this is a SIGBUS.
     #[error("past the end of the mapped file")]
     PastEnd,
-    /// The file's store failed, or the device or host file of a direct-access file.
+    /// The file's store failed, or the device or host file of a direct-access file did.
     #[error("the mapped file's store failed")]
     Io,
     /// The group is full and nothing can be evicted.

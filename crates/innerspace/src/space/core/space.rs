@@ -249,8 +249,8 @@ impl SpaceInner {
     /// is dropped.
     pub(crate) fn enter_device(&self) -> Inside {
         let inside = Inside::callback(self.id);
-        // If there are other accessors than the one that makes this call, the next access of each
-        // checks for this mark, whatever the accessor has cached.
+        // If the space has accessors besides the one that makes this call, the next access of each
+        // accessor checks for this mark, whatever it has cached.
         let accessors = self.accessors.lock();
         if accessors.len() > 1 {
             accessors
@@ -431,8 +431,8 @@ impl SpaceInner {
         failpoint!(WatchersNotified);
     }
 
-    /// Does the same as [`SpaceInner::written`], for a page of the file that `vma` maps at `at`.
-    /// First notes the store for everything that watches this page of the file.
+    /// Notes a store to the page at `at` for everything that watches the file page there, if `vma`
+    /// maps a file. Then does the same as [`SpaceInner::written`].
     pub(crate) fn file_written(&self, vma: &Vma, at: u64) {
         if let Some(file) = vma.file() {
             let page = vma.file_page(page_start(at));

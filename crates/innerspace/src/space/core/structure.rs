@@ -70,7 +70,7 @@ impl Structure {
     }
 
     /// Unregisters the space from all files, and empties the set of mappings. Returns a clone of
-    /// the empty set, and those of the files that are cached ones.
+    /// the empty set, and the cached files among those unregistered.
     pub(crate) fn close(&mut self) -> (VmaSet, Vec<Released>) {
         let files = std::mem::take(&mut self.files).into_values();
         let files = files.filter_map(FileUse::unregister).collect();
@@ -135,8 +135,8 @@ impl Structure {
         self.not_copied.retain(|frames| frames.strong_count() > 0);
     }
 
-    /// Removes from `files`, and returns, the files of these mappings that the space no longer
-    /// maps.
+    /// Removes the files of these mappings from `files`, except those that the space still maps.
+    /// Returns the removed entries.
     pub(crate) fn remove_files(&mut self, removed: &[Vma]) -> Vec<FileUse> {
         let mut unused = Vec::new();
         for file in removed.iter().filter_map(Vma::file) {

@@ -1,4 +1,4 @@
-//! The texts of errors, and the size of a fault.
+//! The texts of faults, and addresses too large for any space.
 
 use super::*;
 use crate::space::core::fault::*;
