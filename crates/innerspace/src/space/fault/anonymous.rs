@@ -1,4 +1,4 @@
-//! Pages of the space's own, zeroed or copied, and the short way for stores that need such a page.
+//! The space's own pages, zeroed or copied, and the short way for stores that need one.
 //!
 //! # The short way
 //!
@@ -80,8 +80,8 @@ pub(crate) fn store_by_short_way(
     stored
 }
 
-/// A slot that is to get a page of the space's own. It is in a leaf that is exclusive to the space;
-/// the thread is in a section, with the gate open there.
+/// A slot that is to get a page owned by the space. It is in a leaf that is exclusive to the space;
+/// the thread is in a section in which the gate is open at the slot's address.
 #[derive(Clone, Copy)]
 pub(crate) struct OwnSlot<'s> {
     pub(crate) space: &'s SpaceInner,
@@ -164,10 +164,10 @@ impl<'s> OwnSlot<'s> {
 
     /// Fills and installs a page. Returns false if another thread changed the slot first.
     ///
-    /// Meanwhile prefetches, a quarter at a time, the second half of this page, and the first half
-    /// of `next`, the next free page if it is known, for threads that store to one new page after
-    /// another. Prefetches nothing if this page is to be zeros and is clear already: then the next
-    /// one usually is too, and only some of its lines will be used.
+    /// Meanwhile prefetches, a quarter at a time, the second half of this page and the first half
+    /// of `next`. (`next` is the next free page, if it is known: some threads store to one new page
+    /// after another.) Prefetches nothing if this page is to be zeros and is clear already: then
+    /// the next page usually is clear too, and only some of its lines will be used.
     #[inline(always)]
     fn fill_and_publish(self, mut page: PoolFrame<'s>, next: Option<FrameId>) -> bool {
         let frames = &self.space.pool.frames;

@@ -4,8 +4,8 @@
 //! Meanwhile no other thread removes the entry's block, syncs it or changes it. More than the page
 //! is mapped, where words are empty or lack only write validity: all pages of a block of 2 MiB;
 //! after a hole, the holes that follow; after a page that is stored to, the blocks of the pages
-//! that the access stores to next. The entries of pages that follow are locked for as long. A hole
-//! of 2 MiB is mapped by one word above the leaf (`table::zero_leaf`).
+//! that the access stores to next. If later pages are mapped too, their entries stay locked just as
+//! long. A hole of 2 MiB is mapped by one word above the leaf (`table::zero_leaf`).
 
 use super::driver::{FaultState, FilePage, Step, done_if};
 use super::zero;
@@ -49,10 +49,10 @@ impl FaultState<'_> {
         Ok(())
     }
 
-    /// Performs the step without a leaf if it needs none: for a load from a hole of 2 MiB of a
-    /// direct-access file, if there is no leaf yet, the mapping covers the whole leaf and does not
-    /// allow execution, and the gate is open on all of it. If the entry is not locked yet, asks for
-    /// it, to learn whether it is such a hole. Returns `None` if the step needs a leaf.
+    /// Performs the step without a leaf if it needs none: for a load from an aligned hole of 2 MiB
+    /// of a direct-access file, if there is no leaf yet, the mapping covers the whole leaf and does
+    /// not allow execution, and the gate is open on all of it. If the entry is not locked yet, asks
+    /// for it, to learn whether it is such a hole. Returns `None` if the step needs a leaf.
     pub(crate) fn step_without_leaf(&mut self, vma: &Vma) -> Option<Step> {
         let MappedFile::Direct(file) = vma.file()? else {
             return None;

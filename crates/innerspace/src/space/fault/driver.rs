@@ -27,7 +27,7 @@
 //!
 //! After its last step, the fault leaves the leaf in the accessor's translator, so that the access
 //! hits. In anonymous memory, usually only the first fault in a leaf comes here. Of the loads of
-//! cached pages of files, usually only the first in each window of fault-around does. For the
+//! cached pages of files, usually only the first in each window of fault-around comes here. For the
 //! others see `anonymous` (stores) and `zero` (loads).
 
 use std::ops::Range;
@@ -112,7 +112,8 @@ pub(super) struct FaultState<'space> {
     pub(super) around: Range<u64>,
     /// The leaf that the last step worked in.
     pub(super) leaf: Option<FrameId>,
-    /// Blocks that are mapped around the page's own, locked until the section is left.
+    /// Blocks around the faulting page's, whose pages are mapped too; locked until the section is
+    /// left.
     pub(super) fault_around: FaultAround,
     /// The invalidation that this accessor must apply, because the last step replaced a node.
     pub(super) forget: Option<Post>,
@@ -445,7 +446,7 @@ impl<'space> FaultState<'space> {
         nodes.own_path(at, &mut self.spares, &mut self.replaced, moved)
     }
 
-    /// Describes `slot`, with its content `old`, as one that is to get a page of the space's own.
+    /// Describes `slot`, with its content `old`, as one that is to get a page owned by the space.
     /// The slot is that of the faulting address, in a leaf that is exclusive to the space.
     pub(super) fn own_slot(&self, slot: &'space AtomicU64, old: Pte) -> OwnSlot<'space> {
         OwnSlot {
@@ -456,7 +457,7 @@ impl<'space> FaultState<'space> {
         }
     }
 
-    /// Installs a page of the space's own in the slot, for a store. The leaf is exclusive to the
+    /// Installs a page owned by the space in the slot, for a store. The leaf is exclusive to the
     /// space.
     fn store(&mut self, slot: &'space AtomicU64, old: Pte) -> Step {
         match self.own_slot(slot, old).store(self.page.take()) {

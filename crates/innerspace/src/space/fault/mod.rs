@@ -2,7 +2,7 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `anonymous`, `zero` | pages of the space's own; the zero frame; the short ways to both |
+//! | `anonymous`, `zero` | the space's own pages; the zero frame; the short ways to both |
 //! | `driver` | one fault as steps, and cached files |
 //! | `direct`, `fault_around` | direct-access files; pages mapped around the wanted one |
 
