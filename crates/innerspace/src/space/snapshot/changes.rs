@@ -22,7 +22,7 @@ const A_PAGE: usize = PAGE_SIZE / (size_of::<Changed>() + GIVEN_BACK * size_of::
 /// A number that no snapshot has.
 const NOBODY: u64 = 0;
 
-/// A page of the space's own that the snapshot does not share.
+/// A page that the space owns, and that the snapshot does not share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Changed {
     pub(super) at: u64,
@@ -32,9 +32,9 @@ pub(super) struct Changed {
     /// The frame of the snapshot's page at the same address, or the zero frame. It does not change.
     /// `None` until it is looked up, and if the snapshot has a page of a file there.
     pub(super) image: Option<FrameId>,
-    /// The number of the latest consecutive restores that each came after a store to the page.
+    /// The number of restores in a row, up to the latest, that each came after a store to the page.
     pub(super) streak: u8,
-    /// The number of the latest consecutive restores before which the page was not stored to.
+    /// The number of restores in a row, up to the latest, that each found no store to the page.
     pub(super) idle: u8,
 }
 

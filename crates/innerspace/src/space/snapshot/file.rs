@@ -211,7 +211,7 @@ impl<'io, S> Records<'io, S> {
         }
     }
 
-    /// Returns the check of a record with this kind and payload, if it is the next one.
+    /// Returns the check that a record with this kind and payload has if it comes next.
     fn next_check(&self, kind: u32, payload: &[u8]) -> u32 {
         let mut hasher = crc32fast::Hasher::new();
         hasher.update(&self.check.to_le_bytes());

@@ -43,9 +43,10 @@ pub struct Snapshot(pub(super) Space, pub(super) Option<Arc<DeviceStates>>);
 impl Space {
     /// Makes a copy-on-write copy of this space, in the same group, with the same mappings and the
     /// same bytes. Afterwards neither side sees what the other stores to private memory. Shared
-    /// file mappings stay shared. A fork takes microseconds, whatever is mapped, and waits for no
-    /// accessor longer than its current access. Locks ([`Space::lock`]) are not inherited, as on
-    /// Linux.
+    /// file mappings stay shared. A fork takes microseconds, whatever is mapped, unless many pages
+    /// are pinned. It waits for no accessor longer than for its current access, and for a
+    /// [`Session`](crate::space::Session) until its next safepoint. Locks ([`Space::lock`]) are not
+    /// inherited, as on Linux.
     ///
     /// # Errors
     /// [`SpaceError::Limit`] if the group has no page for the child's root, or for a copy of each
@@ -68,9 +69,10 @@ impl Space {
         fork::copy(&self.0, group, Role::Live { born_of })
     }
 
-    /// Freezes the space as it is now. It takes microseconds, whatever is mapped, and waits for no
-    /// accessor longer than its current access. The snapshot costs a page, the states of devices,
-    /// and then the old copy of each page that the space changes while the snapshot lives.
+    /// Freezes the space as it is now. The call takes as long, and waits for as much, as
+    /// [`Space::fork`]; then it asks the devices for their states. The snapshot costs a page, the
+    /// states of devices, and then the old copy of each page that the space changes while the
+    /// snapshot lives.
     ///
     /// # Errors
     /// As [`Space::fork`].

@@ -56,8 +56,8 @@ const AUDIT: u32 = 16;
 /// A page is given back after this many consecutive restores that each found no store to it: no
 /// more stores are expected.
 const IDLE: u8 = GIVEN_BACK as u8;
-/// A page is expected to be stored to before every restore after this many consecutive restores
-/// that each came after a store to it.
+/// After this many consecutive restores that each came after a store to a page, a store is expected
+/// before every restore.
 const STEADY: u8 = 3;
 
 /// Implements [`Space::restore`](crate::Space::restore). `image` is the snapshot's space, and
