@@ -16,14 +16,14 @@
 //! If a chain of shadows would be longer than `MAX_BORROW_DEPTH` (in `nodes`), the copy takes a ref
 //! on each frame instead. `docs/protocols/borrowing.md` explains sharing and borrowing.
 //!
-//! Locking: words change by compare-exchange, or by plain stores where no other thread can change
-//! them (`pte::take_alone`; child words under `paths`, or of a range in which no fault is under
-//! way). The space's `paths` mutex serialises the copying and creating of nodes by faults, and is
-//! never held across anything that sleeps. A fault whose path is already the space's own stores
-//! without the mutex. So before a node is replaced, its path is made to count as shared. The path
-//! stays shared until every accessor that may have cached the old node has been sent an
-//! invalidation (`edit`). Frames of nodes are always freed after a grace period, because walkers
-//! may still be in them.
+//! Locking: words change by atomic read-modify-writes, or by plain stores where these lose no
+//! change that matters (`pte` lists the ones in leaves; child words under `paths`, or of a range in
+//! which no fault is under way). The space's `paths` mutex serialises the copying and creating of
+//! nodes by faults, and is never held across anything that sleeps. A fault whose path is already
+//! the space's own stores without the mutex. So before a node is replaced, its path is made to
+//! count as shared. The path stays shared until every accessor that may have cached the old node
+//! has been sent an invalidation (`edit`). Frames of nodes are always freed after a grace period,
+//! because walkers may still be in them.
 
 pub(crate) mod compare;
 pub(crate) mod edit;

@@ -7,8 +7,8 @@ use super::pte::{self, Holds, Pte};
 use crate::FrameId;
 use crate::space::core::address::{slot_index, span};
 
-/// The caller of each function has the gate closed on both ranges, holds `paths`, and has made both
-/// paths the space's own.
+/// The caller of each function has the gate closed on both ranges, holds `paths`, and has made the
+/// paths to both the space's own.
 impl Nodes<'_> {
     /// Calls `path`, which creates the path to an address, for each leaf from `to` on that will
     /// receive a page of `from`.

@@ -255,8 +255,8 @@ impl<'pool> Nodes<'pool> {
         Ok(node)
     }
 
-    /// Links an empty node, and returns the node that is linked then. Sharers of the parent may
-    /// race to do so; one wins.
+    /// Links an empty node, unless another sharer of the parent links one first. Returns the node
+    /// that is linked.
     fn link_new(self, word: &AtomicU64, spares: &mut Spares<'_>) -> Result<FrameId, NeedNodes> {
         let mut frame = spares.take()?;
         frame.zero();
@@ -397,7 +397,7 @@ impl<'pool> Nodes<'pool> {
     }
 }
 
-/// The error if a node already has as many parents as its count can hold.
+/// The error if a node already has as many parents, or a page as many owners, as a count can hold.
 #[derive(Debug)]
 pub(crate) struct TooManyForks;
 

@@ -28,17 +28,17 @@
 //! VALID_R means that a load needs no fault, and VALID_X means the same for a fetch. Both double as
 //! the accessed bit, and aging clears them (with VALID_W). VALID_W means that a store needs no
 //! fault: the page is recorded as dirty, or is anonymous and owned by this leaf alone. As a rule, a
-//! change is a compare-exchange or a read-modify-write, because accessors, faults and revokers
-//! change the same words without a lock. Three changes are plain stores: a structural change
-//! empties the word of a page of the leaf's own, with the gate closed on it ([`take_alone`]); a
-//! borrowed page becomes the leaf's own in a leaf that others share ([`own_in_shared`]); and the
-//! words of a leaf that no other thread can find yet are set.
+//! change is a compare-exchange or another read-modify-write, because accessors, faults and
+//! revokers change the same words without a lock. Three changes are plain stores: a structural
+//! change empties the word of a page that the leaf owns, with the gate closed on it
+//! ([`take_alone`]); a borrowed page becomes the leaf's own in a leaf that others share
+//! ([`own_in_shared`]); and the words of a leaf that no other thread can find yet are set.
 //!
 //! # Where a page's write validity (VALID_W) is given and taken
 //!
 //! Faults alone give it: `space/fault/driver.rs` for the page of a cached file,
 //! `space/fault/direct.rs` for that of a direct-access file, `space/fault/anonymous.rs` for a page
-//! of the leaf's own. Only these functions take it away and leave the page in place:
+//! that the leaf owns. Only these functions take it away and leave the page in place:
 //!
 //! | taken by | before | guard against accesses under way |
 //! |---|---|---|
@@ -129,7 +129,7 @@ impl Pte {
         Pte(host | PRESENT | DIRECT | valid)
     }
 
-    /// Returns the word of an anonymous page of the leaf's own, valid for loads and stores.
+    /// Returns the word of an anonymous page that the leaf owns, valid for loads and stores.
     pub(crate) fn own(host: u64) -> Pte {
         Pte(host | PRESENT | OWNED | VALID_R | VALID_W)
     }
@@ -152,7 +152,7 @@ impl Pte {
         }
     }
 
-    /// Returns whether the slot has an anonymous page of the leaf's own. Loops over all words of a
+    /// Returns whether the slot has an anonymous page that the leaf owns. Loops over all words of a
     /// leaf call this in place of [`Pte::holds`], because it is one test.
     #[inline(always)]
     pub(crate) fn is_own(self) -> bool {
@@ -281,7 +281,7 @@ pub(crate) fn take(slot: &AtomicU64) -> Pte {
 
 /// Empties a slot as [`take`] does, but without a read-modify-write where possible. The leaf is
 /// exclusive to the space, and the gate is closed on the slot. So no other thread changes an empty
-/// slot, or one with an anonymous page of the leaf's own. (A borrowed page may become the leaf's
+/// slot, or one with an anonymous page that the leaf owns. (A borrowed page may become the leaf's
 /// own when a fault next to the range collapses the shadow, and a revoker may take pages of other
 /// kinds.) With the gate open, call this only where nothing is mapped: every slot there is empty,
 /// and stays so.

@@ -102,8 +102,8 @@ impl<'pool> Nodes<'pool> {
         leaves
     }
 
-    /// Counts the pages of a range. `is_dirty` says whether a page of a file, to which a store
-    /// would fault, is dirty.
+    /// Counts the pages of a range. A file's page counts as dirty if a store to it needs no fault,
+    /// or if `is_dirty` says so.
     pub(crate) fn count_pages(
         self,
         start: u64,

@@ -16,7 +16,7 @@
 //! The leaf of zeros is not linked where a mapping allows execution, because its words are valid
 //! for loads alone. A fetch would have to replace it, and copy the nodes above it, even in a
 //! snapshot. But forks and restores walk a snapshot's nodes without a section, because a snapshot
-//! never loses one. Spaces whose protections differ there share no node above the leaf of zeros:
+//! never loses a node. Spaces whose protections differ there share no node above the leaf of zeros:
 //! the edit that separates them (`Edit::Part`) leaves it out.
 
 use super::nodes::{Nodes, Spares, child_word};
@@ -57,7 +57,7 @@ impl Nodes<'_> {
         let Some(node) = (2..=ROOT_LEVEL).rev().try_fold(self.root, child) else {
             return;
         };
-        // A thread that made the path its own meanwhile may have put another leaf here.
+        // A thread that made the path the space's own meanwhile may have put another leaf here.
         let word = &self.words(node)[slot_index(at, 1)];
         let _unlinked =
             word.compare_exchange(child_word(leaf), 0, Ordering::AcqRel, Ordering::Relaxed);
