@@ -16,9 +16,9 @@
 //! - `zap` leaves the gate open, so it passes a marked leaf on to a structural change.
 //!
 //! All of them hold the gate's writer lock. A thread that coalesces a leaf takes the same lock,
-//! without waiting for it, marks the leaf (`FlagSet::COALESCED`), and reads its words, in a
-//! section. A leaf that others share is never coalesced, and a leaf that becomes exclusive counts
-//! as shared until changes by its former sharers are over (`SpaceInner::release_replaced`).
+//! without waiting for it, and reads the leaf's words and marks the leaf (`FlagSet::COALESCED`) in
+//! one section. A leaf that others share is never coalesced, and a leaf that becomes exclusive
+//! counts as shared until changes by its former sharers are over (`SpaceInner::release_replaced`).
 //! `docs/protocols/coalesced-leaves.md` has the argument, and says when a leaf's words are read.
 
 use super::place::Place;

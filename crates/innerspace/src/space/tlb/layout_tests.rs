@@ -1,4 +1,4 @@
-//! Tests of reads as generated code makes them, by [`TranslationLayout`].
+//! Tests of reads as generated code makes them, through [`TranslationLayout`].
 
 use super::translator::{Need, Translator};
 use crate::space::access::layout::TranslationLayout;

@@ -8,7 +8,7 @@
 //! translation`). If the pages of a leaf are contiguous, no word is read, so a changed word alone
 //! has no effect; `coalesced` explains what is done instead.
 //!
-//! The processor prefetches, but not past the end of a page, since the next page of a space may be
+//! The processor's own prefetching stops at the end of a page, and the next page of a space may be
 //! anywhere in memory. So when an access at the beginning of one page is followed by one at the
 //! beginning of the next, the first bytes of the page after that are prefetched. An access at the
 //! beginning of a page (its first 32 bytes) is recognised by its offset and looked up out of line.
@@ -71,7 +71,7 @@ pub(crate) struct Leaves {
     /// For each slot, the number of out-of-line accesses since `coalesced` last checked the words
     /// of the leaf, to see whether the pages are contiguous.
     pub(super) visits: [u16; LEAVES],
-    /// An upper bound of the number of coalesced places.
+    /// An upper bound on the number of coalesced places.
     pub(super) coalesced: u16,
     /// The number of times that coalesced leaves were forgotten, counted up to `DOUBLED`.
     pub(super) forgotten: u8,
@@ -170,8 +170,8 @@ pub(crate) struct Look<'t> {
 }
 
 impl Look<'_> {
-    /// Calls `act` with the address of the bytes of the page of `at`, if there is no mail, the leaf
-    /// is remembered, and the page is valid for `need`. The caller is in a section.
+    /// Calls `act` with the host address of the page of `at`, or of the byte itself, if there is no
+    /// mail, the leaf is remembered, and the page is valid for `need`. The caller is in a section.
     ///
     /// `act` is called in two branches, and not after they join, so that each uses its address
     /// directly.
@@ -349,8 +349,8 @@ impl Translator {
 
     /// Returns the word of the page of `at`, if its leaf is remembered for this need and there is
     /// no mail. A leaf that is remembered for stores stays exclusive to the space while the section
-    /// is open. Other leaves may be shared, and accessors of the spaces that share them may use
-    /// them. The caller is in a section.
+    /// is open. Other leaves may be shared, and in use by accessors of the spaces that share them.
+    /// The caller is in a section.
     #[inline(always)]
     pub(crate) fn slot(&self, at: u64, need: Need) -> Option<&AtomicU64> {
         let tags = &self.look().leaves.tags;
