@@ -22,7 +22,7 @@ use crate::sync::{Arc, OnceLock};
 /// stores of earlier calls stay. An atomic load or store is one call too. An atomic
 /// read-modify-write is refused. Several threads may call at the same time. A handler may not use
 /// the space in which its device is mapped: see
-/// [`FaultKind::Reentered`](crate::space::FaultKind::Reentered). A panic of a handler propagates
+/// [`FaultKind::Reentered`](crate::space::FaultKind::Reentered). A panic in a handler propagates
 /// out of the access that called it.
 pub trait Device: Send + Sync + 'static {
     /// Answers a load of `bytes.len()` bytes at `offset` from the start of the device.
@@ -39,8 +39,8 @@ pub trait Device: Send + Sync + 'static {
     fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError>;
 
     /// Returns the device's state for a snapshot of the space; nothing by default. Called right
-    /// after the memory was frozen. No accessor may run between freezing and this call, so that
-    /// state and memory show the same moment.
+    /// after the memory was frozen. State and memory show the same moment only if no accessor runs
+    /// in between.
     fn snapshot(&self) -> Vec<u8> {
         Vec::new()
     }

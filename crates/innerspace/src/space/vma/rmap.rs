@@ -3,9 +3,9 @@
 //!
 //! Several ranges may map the same page of a file, and a range may have any length. The ranges are
 //! in a separate tree, part of the set of mappings, ordered by file, first page and address. The
-//! tree records, for each subtree, the greatest end of its ranges in pages of a file, so a lookup
-//! skips the subtrees that end too early. The cost is in proportion to the ranges found, plus a few
-//! descents, however many ranges there are.
+//! tree records, for each subtree, the greatest file page at which one of its ranges ends, so a
+//! lookup skips the subtrees that end too early. The cost is in proportion to the ranges found,
+//! plus a few descents, however many ranges there are.
 
 use std::ops::Range;
 

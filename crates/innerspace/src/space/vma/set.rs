@@ -183,8 +183,8 @@ impl VmaSet {
         })
     }
 
-    /// Returns the lowest free range of `len` bytes at or above `from` and below `limit`, aligned
-    /// to `align`.
+    /// Returns the start of the lowest free range of `len` bytes at or above `from` and below
+    /// `limit`, aligned to `align`.
     pub(crate) fn gap(&self, from: u64, limit: u64, len: u64, align: u64) -> Option<u64> {
         self.tree.gap(from, limit, len, align)
     }

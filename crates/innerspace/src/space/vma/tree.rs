@@ -46,7 +46,7 @@ pub(crate) trait Ranged: Clone {
     /// Returns the end, which is above `start`.
     fn end(&self) -> Self::Key;
 
-    /// Returns a number of the range: in the reverse map, the end of its pages in the file;
+    /// Returns the range's own number: in the reverse map, the end of its pages in the file;
     /// otherwise 0. [`RangeTree::iter_reaching`] skips subtrees in which every range's number is
     /// too small.
     fn most(&self) -> u64 {

@@ -66,8 +66,8 @@ fn counts(table: &Table) -> (u64, u64, u64) {
 }
 
 /// A sequence of eight bits: one cache looks up, the number wraps while no other cache exists,
-/// another cache comes and the number grows to the same value again, and the first cache looks up
-/// again.
+/// another cache is created and the number grows to the same value again, and the first cache looks
+/// up again.
 // spec: V3
 #[test]
 fn a_number_that_wraps_brings_no_slot_back() {
@@ -128,7 +128,7 @@ fn hits_and_misses_add_up_to_calls_whatever_happens() {
     assert_eq!(counts(&table), (2, 1, 1));
     table.find(&mut cache, 30); // not mapped
     assert_eq!(counts(&table), (3, 1, 2));
-    table.put(10, 11); // the same mapping again: a change of nothing
+    table.put(10, 11); // mapped already, so nothing changes
     table.remove(19, 20);
     table.find(&mut cache, 12); // counted though every slot is out of date
     assert_eq!(counts(&table), (4, 1, 3));

@@ -3,8 +3,8 @@
 use super::{Body, Node, RangeTree, Ranged, place};
 
 impl<V: Ranged<Key = u64>> RangeTree<V> {
-    /// Returns the lowest free range of `len` bytes at or above `from` and below `limit`, aligned
-    /// to `align`.
+    /// Returns the start of the lowest free range of `len` bytes at or above `from` and below
+    /// `limit`, aligned to `align`.
     pub(crate) fn gap(&self, from: u64, limit: u64, len: u64, align: u64) -> Option<u64> {
         let mut search = Gap {
             at: from,

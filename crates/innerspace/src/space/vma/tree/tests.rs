@@ -83,8 +83,7 @@ fn steps() -> impl Strategy<Value = Vec<(bool, u64, u64, u64)>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Each step looks at the boundaries: the last address of the range, its end, and the one
-    /// after.
+    /// Each step checks the addresses just before, at and just after the range's start and end.
     // spec: V1
     #[test]
     fn the_tree_agrees_with_a_btree_map(steps in steps()) {
