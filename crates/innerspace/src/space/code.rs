@@ -15,9 +15,9 @@
 //! period. A call that writes to a page of a file increments the generation afterwards, in its own
 //! section. `docs/protocols/watched-pages.md` shows that no store is missed.
 //!
-//! A structural change also increments the generations first. Its writer lock keeps watchers out
-//! from then until the change is over. A file that takes a page away increments the generation
-//! after it has changed the page's word, with the page's block locked.
+//! A structural change also increments the generations, before it changes any words. Its writer
+//! lock keeps watchers out from then until the change is over. A file that takes a page away
+//! increments the generation after it has changed the page's word, with the page's block locked.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -42,8 +42,8 @@ pub(crate) struct Code {
 #[derive(Debug)]
 struct Watched {
     generation: Arc<AtomicU64>,
-    /// The key of the file and the page's number in it, under which the pool has the generation
-    /// too.
+    /// For a page of a file, the key of the file and the page's number in it, under which the pool
+    /// has the generation too.
     of_file: Option<(usize, u64)>,
     _heap: HeapBytes,
 }
@@ -153,9 +153,9 @@ impl Code {
         Ok(generation)
     }
 
-    /// Registers a watched page with the pool, as the page of a file that `of_file` names. Removes
-    /// the page's earlier registration, which is not needed: if the mapping has changed since, so
-    /// has the generation. The caller holds the gate's writer lock.
+    /// Registers a watched page with the pool, as the file page that `of_file` names. Removes the
+    /// page's earlier registration, which is not needed: if the mapping has changed since, so has
+    /// the generation. The caller holds the gate's writer lock.
     pub(crate) fn register(&self, pool: &WatchedPages, at: u64, of_file: (usize, u64)) {
         let mut pages = self.pages.lock();
         let Some(page) = pages.get_mut(&at) else {

@@ -14,7 +14,7 @@
 //!
 //! The mutex of the log is taken inside sections and under the gate's writer lock. Under it, the
 //! thread charges the group without waiting, and gives back charges. That takes the lock of the
-//! group tree, for an error, and locks that are further in.
+//! group tree, for an error, and locks that come later in the lock order.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,9 +1,9 @@
-//! How a space is used: [`Space::accessor`] accesses it, [`Space::defer`] makes any call in the
-//! background, [`Space::ready`] waits until an access can be made without waiting.
+//! How a space is used: [`Space::accessor`] makes a handle for accesses, [`Space::defer`] makes any
+//! call in the background, [`Space::ready`] waits until an access can be made without waiting.
 //!
-//! `ready` brings in pages as accesses do, by its own accessor. The first poll does so without
-//! waiting. If a page would block, a [`Task`] brings in all of them again, by the blocking form.
-//! The future leaves words in the page table, as any access does, and nothing else.
+//! `ready` brings in pages as accesses do, through an accessor of its own. The first poll does so
+//! without waiting. If a page would block, a [`Task`] brings in all of them again, by the blocking
+//! form. The future leaves words in the page table, as any access does, and nothing else.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -113,7 +113,7 @@ impl Space {
     ///
     /// # Errors
     /// [`SpaceError::Access`] for the first page that cannot be accessed, with its address and the
-    /// reason.
+    /// reason; [`SpaceError::Limit`] if the group has no room for the [`Task`] that waits.
     pub fn ready(&self, at: VirtAddr, len: u64, access: AccessKind) -> SpaceReady {
         SpaceReady {
             space: self.clone(),
@@ -146,9 +146,8 @@ fn ensure_ready<S: Sectioned>(
 /// not made.
 ///
 /// # Panics
-/// Panics if the store of a file that is mapped there panics. Once the first poll has found that a
-/// page would block, it also panics, as a [`Task`] does, if polled again after it has returned its
-/// result.
+/// Panics if the store of a mapped file panics. Once the first poll has found that a page would
+/// block, it also panics, as a [`Task`] does, if polled again after it has returned its result.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct SpaceReady {

@@ -1,8 +1,8 @@
 //! Spaces: address spaces in software, with faults, protections, copy-on-write fork and errors in
 //! place of signals.
 //!
-//! Rooms, roughly from the bottom up: the space itself, in `core`, contains state whose types are
-//! in rooms above. No files import each other in a circle.
+//! Rooms, roughly from the bottom up. (The space itself is in `core`, but the types of its state
+//! are in later rooms. No files import each other in a circle.)
 //!
 //! - `core`: addresses, errors and options; the space itself ([`Space`]), and the state under its
 //!   gate's writer lock
@@ -12,12 +12,13 @@
 //! - `tlb`: an accessor's private cache of leaves
 //! - `code`, `dirty`: the pages that code was fetched from; the pages that were stored to
 //! - `fault`: one page fault as steps: anonymous memory, files, direct-access files
-//! - `access`: one access; the handles to it: loads, stores, copies, atomics, device calls
+//! - `access`: one access; the handles that make accesses: loads, stores, copies, atomics, device
+//!   calls
 //! - `change`: structural changes, with the gate closed on their range; advice, populating,
 //!   locking; revoking pages of files
 //! - `pin`, `report`: pages that stay at their address in the process; the contents of a space, in
 //!   the manner of smaps
-//! - `snapshot`: frozen spaces; restoring one, and what differs from one
+//! - `snapshot`: frozen spaces; restoring a space to one, and finding what differs from one
 //! - `futures`: creating accessors, calls in the background, and waiting for pages
 //!
 //! # States and locking

@@ -5,9 +5,9 @@
 //!
 //! - load, store: accessors and the pin use the same bytes
 //! - `Space::fork`, `Space::freeze`: the space keeps the page, and stores to it with no fault; the
-//!   fork or snapshot gets its own copy. With [`AtFork::Refuse`] the operation is refused,
-//!   [`SpaceError::PinnedAlone`]
-//! - `Space::restore`: refused, [`SpaceError::Pinned`]
+//!   fork or snapshot gets its own copy. With [`AtFork::Refuse`] the operation is refused
+//!   ([`SpaceError::PinnedAlone`])
+//! - `Space::restore`: refused ([`SpaceError::Pinned`])
 //! - unmap, map over it, `discard`, the end of the space: the page leaves the space, stays
 //!   charged, and exists until it is unpinned
 //! - remap: the page moves to the new address, and stays pinned
@@ -52,7 +52,7 @@ use crate::sync::gate::Writer;
 use crate::sync::{Arc, Weak};
 use crate::{FrameId, PAGE_SIZE, PageCount, VirtAddr};
 
-/// The size of the reference counts of an `Arc`, next to a list of frames.
+/// The size of the reference counts that an `Arc` keeps next to a list of frames.
 const ARC_BYTES: usize = 16;
 
 /// The bytes that a space needs to note a pin that a fork may not copy.
@@ -147,8 +147,8 @@ pub(super) fn pin(
                 }
                 return Ok(Pinned { pins, at, _heap });
             }
-            // Another change, such as a fork, came after the stores and before this lock was taken.
-            // So the loop begins again.
+            // Another change, such as a fork, came between `ensure_pages` and the writer lock. So
+            // the loop begins again.
             Err(NotPinned::NotStoredTo) => {}
             Err(NotPinned::TooMany(page)) => {
                 let page = VirtAddr(page);
@@ -212,8 +212,8 @@ impl Pinned {
     /// as for a vectored system call.
     ///
     /// Each piece stays valid for reads and writes until the pin is dropped. Accessors, and other
-    /// pins, may read and write the same bytes at the same time: a Rust reference to them is sound
-    /// only as long as the program knows that none does.
+    /// pins, may read and write the same bytes at the same time. A Rust reference to the bytes is
+    /// sound only while the program rules this out.
     #[expect(clippy::missing_panics_doc, reason = "a page is not at address 0")]
     pub fn pieces(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> {
         let mut pieces: Vec<(NonNull<u8>, usize)> = Vec::new();
@@ -229,7 +229,8 @@ impl Pinned {
         pieces.into_iter()
     }
 
-    /// Copies the bytes from `offset` on into `buffer`. A concurrent store may be copied in part.
+    /// Fills `buffer` with the pinned bytes from `offset` on. A concurrent store may be copied in
+    /// part.
     ///
     /// # Panics
     /// Panics if the bytes are not all pinned.
@@ -276,9 +277,9 @@ impl fmt::Debug for Pinned {
 
 impl<'pool> PinnedCopies<'pool> {
     /// Sets aside the frames that a fork of `space` needs for pinned pages, charged to `group`.
-    /// Fails if one of the pages is pinned with [`AtFork::Refuse`]. The caller holds the gate's
-    /// writer lock until the fork is done, so no page is pinned meanwhile. If pages are unpinned
-    /// meanwhile, fewer frames are needed.
+    /// Fails if one of the pages is pinned with [`AtFork::Refuse`], or if the group is full. The
+    /// caller holds the gate's writer lock until the fork is done, so no page is pinned meanwhile.
+    /// If pages are unpinned meanwhile, fewer frames are needed.
     pub(super) fn set_aside(
         space: &'pool SpaceInner,
         writer: &mut Writer<'_, Structure>,
