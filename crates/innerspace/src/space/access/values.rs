@@ -15,7 +15,7 @@ use crate::space::core::address::crosses;
 use crate::space::core::fault::{AccessKind, Fault};
 use crate::{PAGE_SIZE, VirtAddr};
 
-/// A reader of the bytes of a value, from an address on.
+/// A reader of the bytes of a value in a space, starting at an address.
 struct Source<'core, S> {
     core: &'core mut Core,
     at: VirtAddr,
