@@ -25,7 +25,7 @@ use crate::units::{PAGE_SHIFT, PAGE_SIZE, PageCount};
 /// the set's tree has room for 11 ranges, and is about two thirds full.
 const DIRTY_RANGE_BYTES: u64 = 16;
 
-/// The largest size in bytes of a file that is not over a host file.
+/// The largest size in bytes of a file that takes its blocks from a device.
 pub(super) const MAX_SIZE: u64 = 1 << 47;
 
 /// How much a write to a hole allocates.
@@ -109,7 +109,7 @@ pub(crate) struct DaxCore {
     /// Serialises syncs, so that none returns before the flush on which it relies is done. A cut
     /// takes it too (`no_sync`).
     pub(super) syncing: Mutex<()>,
-    /// Failures to make stores durable. Each is reported once to each handle.
+    /// Failures to make stores durable. The latest one is reported once to each handle.
     pub(super) errors: ErrorSequence<DaxError>,
     /// The number of times that the host has failed to write, or to free blocks, since it was last
     /// made to consider all dirty pages changed. Unless this is 0, the host may consider dirty
@@ -234,13 +234,13 @@ impl DaxCore {
         }
     }
 
-    /// Returns a closure that wraps an error of the host or the device at `offset`.
+    /// Returns a closure that turns an error of the host or the device into the failure of `what`
+    /// at `offset`.
     pub(super) fn failed(&self, what: DaxAction, offset: u64) -> impl Fn(io::Error) -> DaxError {
         move |error| DaxError::from_extents(&self.parts.name, what, offset, PAGE_SIZE as u64, error)
     }
 
-    /// Looks up the extent that begins at `page`, of at most `most` pages, for an access at
-    /// `offset`.
+    /// Looks up the extent that begins at `page`, of at most `most` pages. An error names `offset`.
     pub(super) fn look_up_extent(
         &self,
         page: u64,
@@ -341,8 +341,8 @@ impl DaxCore {
         }
     }
 
-    /// Charges for the extent map and the set of dirty ranges, with some room to spare. The caller
-    /// calls this before it adds something to them. If `wait` allows waiting for memory, the caller
+    /// Charges for the extent map and the set of dirty ranges, with some room to spare. This is
+    /// called before something is added to them. If `wait` allows waiting for memory, the caller
     /// must have nothing locked.
     pub(super) fn pay_ahead(&self, wait: Wait) -> Result<(), LimitError> {
         self.heap.pay_ahead(|| self.heap_bytes(), wait.alloc_mode())

@@ -33,8 +33,8 @@ use crate::sync::atomic::Ordering;
 use crate::sync::{MutexGuard, RwLockWriteGuard, failpoint};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
-/// Returns how long a truncate or punch waits for pins. In a task it does not wait: the holder of a
-/// pin may be waiting for the task.
+/// Returns how long a truncate or punch waits for pins: in a task not at all, because the holder of
+/// a pin may be waiting for the task.
 pub(super) fn patience() -> Duration {
     match is_in_task() {
         true => Duration::ZERO,
@@ -142,10 +142,10 @@ impl DaxCore {
         self.cut_out(pages, Removal::ForgetClean)
     }
 
-    /// Waits for a sync that is running, and keeps other syncs away until the result is dropped.
-    /// There are two reasons. If a sync fails, the pages that it has cleaned become dirty again, so
-    /// a clean page can be relied on only once the sync has ended. And the host reports a failure
-    /// only once: to the sync, or to another thread that flushes.
+    /// Waits for a sync that is running, and keeps other syncs away until the result is dropped. A
+    /// cut needs this for two reasons. If a sync fails, the pages that it has cleaned become dirty
+    /// again, so a clean page can be relied on only once the sync has ended. And the host reports a
+    /// failure only once: to the sync, or to another thread that flushes.
     fn no_sync(&self) -> MutexGuard<'_, ()> {
         self.syncing.lock()
     }

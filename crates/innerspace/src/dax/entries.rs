@@ -282,9 +282,9 @@ impl Entries {
         next.map_or(end, |(key, _)| key << shift)
     }
 
-    /// Returns the first page, from `from` on and before `end`, whose entry is `wanted` when it is
-    /// read, and the entry. `wanted` is also told whether the entry is locked: the content of a
-    /// locked entry may still change.
+    /// Returns the first page in `from..end` whose entry is `wanted` when it is read, and that
+    /// entry. `wanted` is also told whether the entry is locked: the content of a locked entry may
+    /// still change.
     pub(super) fn next(
         &self,
         from: u64,

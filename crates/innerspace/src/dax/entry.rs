@@ -12,7 +12,7 @@
 //!   node's frame. LOCKED: a thread is checking whether all of them are absent
 //!
 //! The tags of the page cache's index (`cache::index`) are never in the word of a direct-access
-//! file: one that is found there is a broken invariant.
+//! file: finding one there means that an invariant is broken.
 //!
 //! A locked word is changed only by the holder of its lock, except that a waiter sets WAITERS
 //! (`waits`).
@@ -150,8 +150,8 @@ impl Word {
     /// Decodes a word.
     ///
     /// # Panics
-    /// Panics if this is not a word of a direct-access file, but for example that of a block in the
-    /// page cache. An invariant is broken then.
+    /// Panics if this is not the word of a direct-access file, but for example that of a block in
+    /// the page cache: an invariant is broken.
     #[inline]
     pub(super) fn decode(word: u64) -> Word {
         let locked = word & LOCKED != 0;

@@ -404,8 +404,8 @@ impl DaxFile {
         })
     }
 
-    /// Makes a pin by `pin`, charges the file's group for it, and returns it. If the group is full,
-    /// no pin stays.
+    /// Makes a pin by calling `pin`, charges the file's group for it, and returns it. If the group
+    /// is full, no pin stays.
     pub(super) fn pin_charged(
         &self,
         may: MayReclaim,

@@ -93,7 +93,8 @@ impl DaxCore {
     }
 
     /// Flushes locked dirty entries, adds their pages to `cleaned`, marks all but the pinned ones
-    /// clean, and unlocks all of them. Returns false if one of them was pinned.
+    /// clean, and unlocks all of them. Returns false if one of them was pinned. If the flush fails,
+    /// all of them stay dirty.
     fn flush(
         &self,
         batch: &mut Vec<Locked<'_>>,

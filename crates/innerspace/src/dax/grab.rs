@@ -162,8 +162,9 @@ pub(super) fn step(
     take(words, waits, now, (word, before), held).map_or(Step::Again, Step::Held)
 }
 
-/// Locks `word`, which was unlocked when it was read as `before`. The range's word had been read as
-/// `now` before that. Returns `None` if another thread was faster, or is locking the whole range.
+/// Locks `word`, which was unlocked when it was read as `before`. `now` is the value of the range's
+/// word, which was read earlier. Returns `None` if another thread was faster, or is locking the
+/// whole range.
 fn take<W: RangeWords>(
     words: &W,
     waits: &Waits,

@@ -102,7 +102,7 @@ impl DaxFile {
     }
 
     /// Pins like [`DaxFile::pin`], but never waits. It would block if [`DaxFile::try_write_at`]
-    /// would at any of the pages; holes before that page may have got blocks by then.
+    /// would at any of the pages; holes before that page may already have been given blocks.
     ///
     /// # Errors
     /// The errors of [`DaxFile::pin`], and [`DaxError::WouldBlock`].

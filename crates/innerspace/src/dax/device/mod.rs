@@ -290,8 +290,8 @@ impl DaxDevice {
         }
     }
 
-    /// Makes the host treat one page as changed, by storing the present value of a byte to it. That
-    /// raises a signal if the file has become shorter meanwhile.
+    /// Makes the host treat one page as changed, by storing the current value of one of its bytes.
+    /// That raises a signal if the file has become shorter meanwhile.
     pub(crate) fn touch_by_store(&self, offset: u64) {
         let at = self.address(offset, 1);
         // SAFETY: as in `read`; the byte does not change.

@@ -16,7 +16,7 @@
 //! page raises a SIGBUS.
 //!
 //! **Known runs.** The map keeps the host's last few answers, as runs of data or hole. Allocating
-//! and freeing change them. An answer is not kept if `changes` has moved during the query. Writes
+//! and freeing change them. An answer is not kept if `changes` has grown during the query. Writes
 //! by processes that ignore the lock on the file are not seen before `forget`.
 
 use std::io;

@@ -62,7 +62,7 @@ pub(crate) trait ExtentMap: Send + Sync {
     /// # Errors
     /// `StorageFull` if there is no such run (for a single page: if the device is full); an error
     /// with [`StoreError::Shrank`] inside if others have cut the host file; or another error of the
-    /// host. No block was given out then.
+    /// host. In each case, no block is given out.
     fn allocate(&self, page: u64, pages: u64) -> io::Result<u64>;
 
     /// Turns pages into a hole. The caller ensures that no thread can reach them.
