@@ -132,7 +132,7 @@ impl Buddy {
 
     /// Takes single frames until `into` is full or none are left, and returns how many it took.
     /// Takes blocks as large as the number wanted allows, split from larger ones if necessary, or
-    /// else the largest blocks that there are; and frames that were never given out last. The
+    /// else the largest blocks that there are. Frames that were never given out come last. The
     /// frames of a block are in ascending order, and the blocks in the order of the lists.
     ///
     /// Taking small pieces first would keep more large blocks whole. But it would give out

@@ -141,7 +141,7 @@ impl Flags {
         Flags(AtomicU8::new(set.0))
     }
 
-    /// Returns the present bits. Acquire: a thread that sees UPTODATE also sees the bytes. Pairs
+    /// Returns the current bits. Acquire: a thread that sees UPTODATE also sees the bytes. Pairs
     /// with the release in `end_read` and in [`Flags::set`].
     #[inline]
     pub(crate) fn load(&self) -> FlagSet {

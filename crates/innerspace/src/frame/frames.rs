@@ -35,7 +35,7 @@ pub(crate) const DEFAULT_RESERVE: u32 = 64;
 /// Options for an arena.
 #[derive(Clone, Debug)]
 pub(crate) struct ArenaOptions {
-    /// The number of usable frames, including the reserve and without the zero frame.
+    /// The number of usable frames, including the reserve but not the zero frame.
     pub(crate) frames: u32,
     /// The number of frames that `Source::Ordinary` leaves free; less than `frames`.
     pub(crate) reserve: u32,
@@ -43,7 +43,7 @@ pub(crate) struct ArenaOptions {
     pub(crate) patience: u32,
     /// The number of holes, for windows: addresses besides those of the usable frames.
     pub(crate) holes: u32,
-    /// The kind of the host's pages that are to back the frames: small or huge.
+    /// The kind of host pages with which to back the frames: small or huge.
     pub(crate) pages: Pages,
 }
 
@@ -146,7 +146,7 @@ impl Frames {
         })
     }
 
-    /// Returns the number of usable frames, including the reserve and without the zero frame.
+    /// Returns the number of usable frames, including the reserve but not the zero frame.
     pub(crate) fn total(&self) -> u32 {
         self.usable - 1
     }
@@ -261,7 +261,7 @@ impl Frames {
     }
 
     /// Returns the metadata, and the address of the first byte, of the frame that the lookaside
-    /// table guesses for this tag. The frame may be another block.
+    /// table guesses for this tag. The frame may hold another block.
     #[inline(always)]
     pub(super) fn guess(&self, tag: Tag) -> (&Meta, NonNull<u8>) {
         let frame = self.lookaside.guess(tag);

@@ -196,7 +196,7 @@ impl Hold {
         Hold(AtomicU64::new(state.0))
     }
 
-    /// Returns the present word, which another thread may change at any moment. For a frame that
+    /// Returns the current word, which another thread may change at any moment. For a frame that
     /// was never published, whose word is 0, returns `NONE`.
     #[inline]
     pub(crate) fn load(&self) -> HoldState {
@@ -243,7 +243,7 @@ impl Hold {
         }
     }
 
-    /// Adds `count` if `may` returns true for the present word. Returns whether it was added.
+    /// Adds `count` if `may` returns true for the current word. Returns whether it was added.
     #[inline]
     fn try_add(&self, count: u64, order: Ordering, may: impl Fn(HoldState) -> bool) -> bool {
         self.update(order, |now| may(now).then_some(now.0 + count))
@@ -525,8 +525,8 @@ impl fmt::Debug for Hold {
     }
 }
 
-/// The number of hold words that this thread has changed, for tests that bound the cost of an
-/// operation.
+/// The number of times that this thread has changed a hold word, or tried to, for tests that bound
+/// the cost of an operation.
 #[cfg(all(test, not(loom), not(shuttle)))]
 pub(crate) mod touched {
     use std::cell::Cell;
@@ -539,7 +539,7 @@ pub(crate) mod touched {
         TOUCHED.set(TOUCHED.get() + 1);
     }
 
-    /// Returns the number of words changed so far.
+    /// Returns the number so far.
     pub(crate) fn so_far() -> u64 {
         TOUCHED.get()
     }

@@ -35,8 +35,8 @@ pub(super) struct HugeParts {
 }
 
 impl HugeParts {
-    /// Makes the parts of an arena in which all frames from `end` on are holes, and advises the
-    /// host about each.
+    /// Makes the parts of an arena in which all addresses from frame `end` on are holes, and
+    /// advises the host about each.
     pub(super) fn new(arena: &Arena, end: u32, pages: Pages) -> HugeParts {
         let all = arena.frames();
         let order = all.div_ceil(PARTS).next_power_of_two().trailing_zeros();

@@ -418,8 +418,8 @@ impl<'a> FrameLock<'a> {
     }
 
     /// Enqueues the caller, drops its reference by `put`, then waits until the bit has been clear
-    /// at some moment. Returns the result of `put`. Once `put` has been called the frame may be
-    /// freed and reused, so nothing here touches it again.
+    /// at some moment. Returns the result of `put`. After `put`, nothing here touches the frame
+    /// again: it may be freed and reused once this waiter is removed from the queue.
     #[cfg_attr(
         not(test),
         expect(

@@ -6,8 +6,8 @@
 //!
 //! **Words**: each tag has one word, chosen by its lower bits. Tags that differ by a multiple of
 //! the number of words share a word. Consecutive blocks of a file do not share words, as long as
-//! there are no more of these blocks than frames. Of blocks picked at random among many more, up to
-//! a third share a word.
+//! there are no more of these blocks than frames. If the blocks are picked at random from many
+//! more, up to a third of them share a word.
 //!
 //! **Runs**: [`RUN`] consecutive tags share one word of the second table. Blocks that were read one
 //! after the other are usually in consecutive frames, and then one word has the distance from tag
@@ -28,8 +28,8 @@ use crate::units::FrameId;
 /// The number of tags that share a word of the second table.
 const RUN: u64 = 16;
 
-/// The maximum size in bytes of the tables for each frame, rounded up: a word and its share of a
-/// run, twice, because table sizes are rounded up to powers of two.
+/// The maximum number of bytes that the tables take for each frame, rounded up: a word and its
+/// share of a run, twice, because table sizes are rounded up to powers of two.
 pub(crate) const LOOKASIDE_BYTES_PER_FRAME: u64 = 2 * size_of::<AtomicU32>() as u64 + 1;
 
 /// The initial value of a run: nothing is noted about it yet.

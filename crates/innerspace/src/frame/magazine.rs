@@ -153,9 +153,9 @@ impl Allocator {
         Some((id, magazine.top()))
     }
 
-    /// Returns, as a hint, the single frame that the calling thread gets next. `None` if its
-    /// magazine is empty, if magazines are being drained, or if the thread has no magazine of its
-    /// own, because a hint does not justify locking a mutex.
+    /// Returns, as a hint, the single frame that the calling thread gets next. Returns `None` if
+    /// its magazine is empty, if magazines are being drained, or if the thread has no magazine of
+    /// its own, because a hint does not justify locking a mutex.
     #[inline(always)]
     pub(super) fn peek(&self) -> Option<FrameId> {
         self.magazines.enter_own(thread_number())?.top()

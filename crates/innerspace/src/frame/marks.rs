@@ -14,9 +14,9 @@
 //! functions change it after they have changed the marks. UPTODATE stays as long as the block is
 //! cached.
 //!
-//! While the steps run, uses may leave out a mark, at the longest until the next mark is removed.
-//! This can also happen if the frame is freed and reused while a mark is being removed. In either
-//! case only a hint is lost.
+//! While the steps run, uses may fail to set a mark, at most until the next mark is removed. This
+//! can also happen if the frame is freed and reused while a mark is being removed. In either case
+//! only a hint is lost.
 
 use super::flags::FlagSet;
 use super::meta::{Meta, Uses};

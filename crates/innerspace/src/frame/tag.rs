@@ -66,7 +66,8 @@ impl Tags {
     }
 
     /// Makes the tags of the file with this number. No other file may get the number as long as
-    /// frames have the file's tags, or threads look for them.
+    /// frames have the file's tags, or threads look for them. If the number is 0, or 2^23 or more,
+    /// the file has no tags.
     pub(crate) fn of_file(number: u32) -> Tags {
         let number = u64::from(number);
         // Start numbers are multiples of an odd number. Those of consecutive file numbers differ in

@@ -105,8 +105,8 @@ impl Sleeper {
                     }
                     thread::park_timeout(left);
                 }
-                // Under a model checker no time passes. The deadline passes after other threads had
-                // a chance to run.
+                // Under a model checker no time passes. The deadline passes after other threads
+                // have had a chance to run.
                 #[cfg(any(loom, shuttle))]
                 Some(_) => {
                     thread::yield_now();

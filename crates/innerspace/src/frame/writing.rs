@@ -93,8 +93,8 @@ impl<'f> Filling<'f> {
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         let size = PAGE_SIZE << self.frames.meta(self.frame).order();
         // SAFETY: the bytes are inside the arena. While the block is locked and not up to date only
-        // the filler uses its bytes: `Pinned` and `copy_out` check UPTODATE, and translations are
-        // made only of up-to-date blocks. `&mut self` makes this the only slice.
+        // the filler uses its bytes: `Pinned` and the callers of `copy_out` check UPTODATE, and
+        // translations are made only of up-to-date blocks. `&mut self` makes this the only slice.
         unsafe { std::slice::from_raw_parts_mut(self.frames.host(self.frame), size) }
     }
 

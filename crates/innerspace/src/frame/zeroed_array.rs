@@ -1,5 +1,5 @@
-//! Arrays with an element for each frame. The host provides their pages, zeroed, as they are
-//! touched.
+//! Arrays whose elements are zeros at first: the metadata of frames, and the lookaside tables. The
+//! host provides the pages of an array as they are touched.
 
 use std::io;
 #[cfg(not(shuttle))]
