@@ -62,9 +62,9 @@ impl<const N: usize> Pending<N> {
         }
     }
 
-    /// Passes the last entries, at least one and at most `N`, to `each`, in order: those since the
-    /// last multiple of `N` that is below the number of entries. Passes none if none was ever
-    /// added. Only the owner calls this.
+    /// Passes the entries since the last multiple of `N` below the number of entries to `each`, in
+    /// order. There are 1 to `N` of them, or none if no entry was ever added. Only the owner calls
+    /// this.
     #[inline]
     pub(crate) fn drain_own(&self, each: impl FnMut(u32)) {
         let number = self.number.load(Ordering::Relaxed);
@@ -76,8 +76,8 @@ impl<const N: usize> Pending<N> {
             .for_each(each);
     }
 
-    /// Passes those of the last `N` entries that were not `seen` to `each`, in order, and notes in
-    /// `seen` how far it came. Any thread may call this.
+    /// Passes to `each`, in order, those of the last `N` entries that were added after `seen`. Then
+    /// moves `seen` to the end. Any thread may call this.
     pub(crate) fn drain(&self, seen: &mut Seen, each: impl FnMut(u32)) {
         let number = self.number.load(Ordering::Acquire);
         self.entries_from(seen.0, number).for_each(each);

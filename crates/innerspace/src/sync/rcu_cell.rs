@@ -115,9 +115,9 @@ impl<T> Drop for Replaced<T> {
             // No session holds a value of a cell, so none is waited for.
             self.domain.synchronize_with(|_| false);
         }
-        // SAFETY: no thread can load the pointer any more since the swap. A grace period that began
-        // after the swap is over, so every section that had loaded the pointer has ended. This is
-        // the only `Replaced` with the pointer.
+        // SAFETY: since the swap, no thread can load the pointer. A grace period that began after
+        // the swap is over, so every section that had loaded the pointer has ended. This is the
+        // only `Replaced` with the pointer.
         drop(unsafe { Box::from_raw(self.old) });
     }
 }

@@ -38,14 +38,14 @@ const WINDOW: u32 = 16;
 /// lasts.
 const DEAR: u32 = 8;
 
-/// The most that one barrier counts for, because its thread may have lost the processor during the
-/// barrier.
+/// The longest time that one barrier counts for, because its thread may have lost the processor
+/// during the barrier.
 const LONGEST: Duration = Duration::from_micros(50);
 
 /// Measures the share of time that heavy barriers take.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// The time at which the first heavy barrier of the present window began.
+    /// The time at which the first heavy barrier of the current window began.
     since: Option<Instant>,
     count: u32,
     spent: Duration,

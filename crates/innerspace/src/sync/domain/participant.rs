@@ -75,7 +75,7 @@ impl CacheBinding {
 pub(crate) struct PendingMark(pub(super) u64);
 
 impl PendingMark {
-    /// The mark that is not set, for a reader that has checked by other means.
+    /// A mark that is not set, for a reader that has checked by other means.
     pub(crate) const NONE: PendingMark = PendingMark(0);
 
     /// Returns `number`, that of a cached leaf, if the mark is not set; otherwise a number that no
@@ -216,8 +216,7 @@ impl Participant {
         }
     }
 
-    /// Opens the section of one access. Takes the number of the last section and returns the number
-    /// of the new one.
+    /// Opens a section. Takes the number of the last section and returns the number of the new one.
     #[inline(always)]
     pub(super) fn open_alone(&self, last: u64, mode: BarrierMode) -> u64 {
         // Skipped under loom, where every load of `state` is one more step to explore.

@@ -60,7 +60,7 @@ struct Protocol {
     looks_again: bool,
     /// The reader checks `fenced` after it has entered.
     looks_inside: bool,
-    /// Neither the compiler nor the processor loads the reader's later reads before that check.
+    /// Neither the compiler nor the processor moves the reader's later reads before that check.
     reads_after_look: bool,
     /// The thread that tells readers to stop locks the list.
     locks_to_stop: bool,
