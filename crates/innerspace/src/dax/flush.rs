@@ -127,7 +127,7 @@ impl DaxCore {
         Ok(is_clean)
     }
 
-    /// Makes the blocks of locked entries durable. Returns their number of bytes.
+    /// Makes the blocks of locked entries durable. Returns their size in bytes.
     fn flush_blocks(&self, batch: &[Locked<'_>]) -> io::Result<u64> {
         let mut flushed = 0;
         let mut hull: Option<Range<u64>> = None;

@@ -61,7 +61,7 @@ pub(super) enum WordAt {
     Page(FrameId),
 }
 
-/// A locked entry. Only its holder may change the word.
+/// A locked entry. Only its holder may change the word, except for WAITERS.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "the entry stays locked"]
 pub(super) struct Held {

@@ -21,8 +21,8 @@ pub(super) fn stripe_of(page: u64) -> usize {
     (mixed >> (u64::BITS - STRIPES.ilog2())) as usize
 }
 
-/// Returns the stripes that may have a range of these pages: one if they are all in one range,
-/// otherwise all.
+/// Returns the stripes that may hold the ranges of these pages: one stripe if all of the pages are
+/// in one range, otherwise all stripes.
 pub(super) fn stripes_of(pages: &Range<u64>) -> Range<usize> {
     match pages.end <= range_start(pages.start) + LARGE_PAGES {
         true => stripe_of(pages.start)..stripe_of(pages.start) + 1,

@@ -112,7 +112,8 @@ impl Known {
         self.runs.retain(|run| !run.pages.is_empty());
     }
 
-    /// Records that this process has changed these pages, with their new content if that is known.
+    /// Records that these pages have changed or may have changed, with their new content if that is
+    /// known.
     fn change(&mut self, pages: Range<u64>, content: Option<Content>) {
         self.changes += 1;
         match content {
