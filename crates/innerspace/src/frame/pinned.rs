@@ -18,7 +18,7 @@ use crate::units::{FrameId, PAGE_SIZE};
 /// a cache line that all threads share. Something else keeps the owner alive as long as it has a
 /// viewed block:
 /// - While the block is CACHED, its file keeps the owner alive. The file has an `Arc` of the owner,
-///   and no block stays CACHED that the file can no longer reach.
+///   and a block that the file can no longer reach does not stay CACHED.
 /// - When a block with views is removed from its file, its views are counted first. From then on
 ///   the owner keeps itself alive until the last of these views is gone ([`super::detached`]).
 pub(crate) trait ViewOwner: Send + Sync + 'static {
