@@ -79,8 +79,8 @@ impl<T> ThreadSlots<T> {
     fn with_shared<R>(&self, number: usize, work: impl FnOnce(&T) -> R) -> Option<R> {
         let shared = &self.shared[(number - OWNERS) % SHARED];
         let _alone = shared.lock.lock();
-        // The mutex orders this: a thread that comes after a drainer sees the drain. Acquire: pairs
-        // with the end of a drain.
+        // The mutex orders this load: a thread that locks it after a drainer sees the drain.
+        // Acquire: pairs with the end of a drain.
         let is_ours = self.drains.count.load(Ordering::Acquire) == 0;
         is_ours.then(|| work(&shared.place))
     }
