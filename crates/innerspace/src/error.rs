@@ -10,9 +10,9 @@
 //! - [`MemoryError`]: creating a memory; [`OpenError`]: opening a file, with [`FileOpenError`] for
 //!   its path
 //! - [`FileError`]: a cached file; [`CloseError`] gives back the file that could not be closed
-//! - [`DaxError`]: a direct file
-//! - [`SpaceError`]: changing a space; [`Fault`]: an access, in 8 bytes, and [`Explanation`] its
-//!   full story; [`SnapshotFileError`]: a snapshot in a file
+//! - [`DaxError`]: a direct-access file
+//! - [`SpaceError`]: changing a space; [`Fault`]: an access, in 8 bytes; [`Explanation`]: its
+//!   details; [`SnapshotFileError`]: a snapshot in a file
 //! - [`GroupError`]: changing a group; [`LimitError`]: a group is full
 //! - [`StoreError`]: a store's failure, inside an `io::Error`; [`StoreErrorKind`] classifies all of
 //!   them

@@ -152,7 +152,7 @@ impl fmt::Display for VirtAddr {
     }
 }
 
-/// Why a text could not be read as a [`VirtAddr`].
+/// The error for a text that is not a [`VirtAddr`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{text:?} is no address: write it as 0x7f00_0000, or in decimal digits; at most 64 bits")]
 pub struct ParseVirtAddrError {
@@ -230,7 +230,7 @@ impl PageCount {
     }
 }
 
-/// Panics or wraps around where the same operation on `u64` does.
+/// Adds two counts. Panics or wraps around where `u64` addition does.
 impl std::ops::Add for PageCount {
     type Output = PageCount;
 
@@ -245,7 +245,7 @@ impl std::ops::AddAssign for PageCount {
     }
 }
 
-/// Panics or wraps around where the same operation on `u64` does.
+/// Subtracts a count. Panics or wraps around where `u64` subtraction does.
 impl std::ops::Sub for PageCount {
     type Output = PageCount;
 
