@@ -1,4 +1,4 @@
-//! All errors, one enum for each family, and what they contain. Each converts into
+//! All errors, one type for each family, and what they contain. Each converts into
 //! [`std::io::Error`].
 //!
 //! The text of an error is complete: it names the place, the reason and what helps, on one line. It
@@ -13,9 +13,9 @@
 //! - [`DaxError`]: a direct-access file
 //! - [`SpaceError`]: changing a space; [`Fault`]: an access, in 8 bytes; [`Explanation`]: its
 //!   details; [`SnapshotFileError`]: a snapshot in a file
-//! - [`GroupError`]: changing a group; [`LimitError`]: a group is full
-//! - [`StoreError`]: a store's failure, inside an `io::Error`; [`StoreErrorKind`] classifies all of
-//!   them
+//! - [`GroupError`]: changing a group; [`LimitError`]: a group refused memory
+//! - [`StoreError`]: a store's failure, inside an `io::Error`; [`StoreErrorKind`]: the kind of any
+//!   error that a store returned
 //! - [`causes`]: an error and those below it; [`raw_os_error`]: the system's number among them
 
 pub use crate::cache::{CloseError, FileError, HeldReason, StoreAction, TimedOut};

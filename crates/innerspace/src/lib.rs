@@ -68,10 +68,10 @@
 //!   cache in between. If another process cuts the host file short, the bytes under the mapping go
 //!   away, and the next access to them raises a SIGBUS. [`OnShrink::Error`] turns that into an
 //!   error, at the price of a system call per access. A [`DaxDevice`] of memory or memfd cannot be
-//!   cut. On a full disk, a store through a mapping is an error, but it raises a SIGBUS in two
-//!   cases. One is a copy-on-write file system. The other is a page that was stored to before, that
-//!   the system then wrote out and dropped, and that another program has made the system read in
-//!   again.
+//!   cut. On a full disk, a store through a mapping fails with an error, except in two cases, in
+//!   which it raises a SIGBUS. One is a file on a copy-on-write file system. The other is a page
+//!   that was stored to before, that the system then wrote out and dropped, and that another
+//!   program has made the system read in again.
 //! - **A write beyond `ulimit -f`** raises the kernel's SIGXFSZ, which ends the process. If you
 //!   ignore that signal, the write fails with an error instead.
 //! - **Files bypass the kernel's page cache**, as far as the file system lets them, so a second run
@@ -133,7 +133,7 @@
 //! | | at least | at most |
 //! |---|---|---|
 //! | limit of a memory | 256 KiB ([`MINIMUM_LIMIT`]) | what the machine or the container has |
-//! | limit of a group | 8 pages and 2 for each accessor, but at least 10 | that of its parent |
+//! | limit of a group | 8 pages and 2 for each accessor, at least 10 | any; its parent's holds too |
 //! | groups | | 65,536, 8 deep ([`MAX_DEPTH`]); at most 4,096 below any group except the root |
 //! | block of a file | 4 KiB, the default | 2 MiB, a power of two |
 //! | file | | 2^63 - 1 bytes |
