@@ -30,7 +30,7 @@ impl Counters {
     /// Creates counters that are all 0.
     pub(crate) fn new() -> Counters {
         let stripe = |_| Stripe(std::array::from_fn(|_| AtomicU64::new(0)));
-        // The stripes are too large for a small stack.
+        // Built on the heap: the stripes are too large for a small stack.
         let stripes: Box<[Stripe]> = (0..=OWN).map(stripe).collect();
         Counters {
             stripes: stripes.try_into().unwrap_or_else(|_| unreachable!()),
@@ -103,7 +103,7 @@ struct Number(usize);
 // give back numbers too: they would wait for ever for a mutex that a thread of the parent held.
 // They are std's atomics, because statics outlive a schedule that a model explores, and models that
 // run at the same time share them.
-/// A bit for each number below `OWN` that no thread has.
+/// One bit for each number below `OWN`, set while no thread has that number.
 static FREE: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(u32::MAX);
 /// The number for the next thread that finds no bit set in `FREE`.
 static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(OWN);
