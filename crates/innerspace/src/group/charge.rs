@@ -86,10 +86,10 @@ pub(crate) enum Reach {
     /// The stock, or a new batch for it. If no batch fits, the charge is refused. So a long write
     /// leaves some pages for index nodes and for other threads.
     Batch,
-    /// The stock, a batch, or the requested pages alone, if every `max` and `high` allows.
+    /// The stock, a batch, or the requested pages alone, if every `max` and `high` allows them.
     High,
-    /// The stock, a batch, or the requested pages alone, if every `max` allows. If necessary, the
-    /// stocks of other threads are drained first. A refusal is counted as an event.
+    /// The stock, a batch, or the requested pages alone, if every `max` allows them. If necessary,
+    /// the stocks of other threads are drained first. A refusal is counted as an event.
     Max,
     /// Like [`Reach::Max`], for another attempt after a refusal: a further refusal is not counted.
     MaxAgain,

@@ -294,8 +294,8 @@ pub enum GroupError {
         /// The number of accessors that the minimum allows for.
         accessors: u32,
     },
-    /// A block of a file does not fit in the limit of a group that pays for the file, or is above
-    /// one that pays: every read would fail. The file is open already, or was to be opened.
+    /// The limit of a group that pays for a file, or of a group above it, has no room for a block
+    /// of the file: every read would fail. The file is open already, or was to be opened.
     #[error(
         "group {group}: limit {} has no room for a block of {}; it has to be {} at least",
         Exact(*max), ByteSize(*block), ByteSize(*minimum)

@@ -141,8 +141,8 @@ impl Group {
     /// # Errors
     /// [`GroupError::TooSmall`], [`GroupError::BadName`], [`GroupError::Exists`],
     /// [`GroupError::TooDeep`], [`GroupError::TooMany`], [`GroupError::TooManyBelow`];
-    /// [`GroupError::Limit`]: a group below the root pays for the groups below it, some 600 bytes
-    /// each.
+    /// [`GroupError::Limit`]: this group has no memory left for the new one. (Every group except
+    /// the root pays some 600 bytes for each group right below it.)
     pub fn create_child(&self, name: &str, max: u64) -> Result<Group, GroupError> {
         self.make_child(name, Some(PageCount::floor(max)))
             .map_err(|error| error.for_limit(max))

@@ -96,8 +96,8 @@ impl std::fmt::Debug for HeapBytes {
 }
 
 impl GroupTree {
-    /// Charges a group for the pages that `bytes` more in its ledger need, and adds them to the
-    /// ledger. The caller keeps the group alive.
+    /// Adds `bytes` to the ledger of a group, after charging the group for the pages that they
+    /// need. The caller keeps the group alive.
     pub(super) fn add_heap(
         &self,
         id: GroupId,
@@ -114,7 +114,7 @@ impl GroupTree {
             let short = needed.saturating_sub(ledger.pages);
             if short == 0 {
                 ledger.bytes += bytes;
-                // If two threads were here at the same time, they may have charged too many pages.
+                // If two threads charged at the same time, they may have charged too many pages.
                 let excess = ledger.take_excess();
                 drop(ledger);
                 self.uncharge_some(id, excess);

@@ -134,8 +134,8 @@ fn loom_draining_beside_charges_neither_loses_nor_doubles_a_page() {
                 charger.uncharge(theirs, GROUP, 1);
             });
             tree.stocks.drain_all(&*tree, ROOT);
-            // Charges another group, which has the same slot where threads share slots. The other
-            // thread's stock is then given back, and never used for this charge.
+            // Charges another group. Where the threads share a slot, the other thread's stock is
+            // given back, and never used for this charge.
             assert!(tree.charge(own, ROOT, 2));
             thread.join().unwrap();
             let [root, group] = tree.usages();
@@ -153,8 +153,8 @@ fn loom_draining_beside_charges_neither_loses_nor_doubles_a_page() {
 #[test]
 fn loom_batches_that_grow_and_slots_that_overflow_lose_and_double_nothing_beside_a_drain() {
     model(move || {
-        // A first batch is one page, the next would be two. A slot that may hold one page overflows
-        // with two.
+        // A first batch is one page, and the next would be two. A slot that may hold one page
+        // overflows with two.
         let batches = Batches {
             first: 1,
             largest: 2,

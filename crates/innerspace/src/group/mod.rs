@@ -33,11 +33,11 @@
 //! **Numbers.** Each node counts `usage` (pages of the node and of all below it) and `own` (pages
 //! charged to the node itself). At rest `usage = own + sum(usage of children)` (I8). A charge adds
 //! to one level after another by compare-and-swap, so `usage` never exceeds `max`, even for an
-//! instant. If a level refuses, the levels below it are undone, and nothing else has changed. Most
-//! charges never touch the levels: each thread has a stock of charged pages. The pages of a stock
-//! count as used, reports subtract them, and they are given back before a request is refused. A
-//! stock has up to 128 pages of a group, and more while no limit is near. A group that is over its
-//! limit (`over`) has nothing in stock.
+//! instant. If a level refuses, the additions to the levels below it are undone, and nothing else
+//! has changed. Most charges never touch the levels: each thread has a stock of charged pages. The
+//! pages of a stock count as used, reports subtract them, and they are given back before a request
+//! is refused. A stock has up to 128 pages of a group, and more while no limit is near. A group
+//! that is over its limit (`over`) has nothing in stock.
 //!
 //! **Events** ([`GroupEvents`]) are counted where they happen; the service thread (or `tick`) then
 //! notifies each [`GroupWatch`] of a group that has counted some.
@@ -109,8 +109,8 @@ pub const MAX_DEPTH: usize = 8;
 /// others. The root has no such maximum.
 pub const MAX_GROUPS_BELOW: usize = 4096;
 
-/// Frees pages of a group that has reached its limit. The layer above implements this trait. Its
-/// functions are called with no lock held, except for `charge_without_waiting`.
+/// Frees pages of a group that has reached its limit. The layer above implements this trait. All
+/// its functions except `charge_without_waiting` are called with no lock held.
 pub(crate) trait Reclaimer: Send + Sync {
     /// Tries to free `pages` that are charged to `group` or below it, and returns how many were
     /// freed. The work is bounded; 0 means that nothing there can be freed now. Calls the stores of

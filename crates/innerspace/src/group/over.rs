@@ -28,8 +28,8 @@ impl GroupTree {
     /// Updates the flag of a group after a change of its usage or limit.
     #[cold]
     pub(super) fn note_over(&self, node: &Node) {
-        // A thread that changes the usage or the limit later calls this function itself. So one
-        // more comparison after the flag is set is enough.
+        // If a thread changes the usage or the limit after that, it calls this function itself. So
+        // one more comparison after the flag is set is enough.
         loop {
             let limit = || {
                 let lent = node.lent.load(Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Records how long requests of a group were stalled for memory, in the last minute and in all.
+//! Records how long requests of a group were stalled for memory, in the last minute and in total.
 //!
 //! As in Linux's pressure stall information ("some"), an instant counts once, however many requests
 //! are stalled in it. The last minute is kept in half seconds; the half second in which a window
@@ -214,7 +214,7 @@ mod tests {
         assert!((after.minute - 50.0 / 60.0).abs() < 0.001, "{after:?}");
         assert_eq!(after.total, Duration::from_secs(120));
         assert_eq!(stalls.pressure(1000 * SECOND).minute, 0.0);
-        // Written again after all slots have gone by.
+        // Slots are written again after all of them have become too old.
         stalls.begin(1000 * SECOND);
         stalls.end(1001 * SECOND);
         let again = stalls.pressure(1001 * SECOND);

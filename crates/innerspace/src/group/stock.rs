@@ -4,9 +4,9 @@
 //! A *slot* is one word: a group, and how many of its pages are charged but not handed out. The
 //! pages of a slot count in the `usage` of the group and of all above it, so limits hold as if
 //! these pages were in use; reports of usage subtract them. A slot with pages keeps its group's
-//! number from being used again. Each thread has a stripe of a few slots, chosen by the group's
-//! number: `sync::per_thread` has the protocol. If there are more threads than these stripes, the
-//! rest share a few more stripes, each with a mutex.
+//! number from being used again. Each thread has a stripe of a few slots; the group's number
+//! selects one of them. `sync::per_thread` has the protocol. If there are more threads than such
+//! stripes, the other threads share a few more stripes, each with a mutex.
 //!
 //! `slot` describes the bits of the word.
 //!
@@ -34,17 +34,17 @@
 //! in a refill, and where a slot is halved or emptied. A thread announces a move before it, and
 //! counts it after. When the levels refuse a request, it is refused for good if nothing is in stock
 //! below the refusing group, and nothing moves or has moved since before the attempt. (A refill
-//! adds to the levels after its announcement, with a fence between: a thread that saw the levels
-//! full sees the move, or the pages that it left in the slot.) Otherwise the request begins to
-//! *drain*: from then on no thread refills its stock or puts pages in it. The request waits until
-//! nothing moves, empties the slots below the refusing group, and tries again. It repeats this
-//! until it succeeds, or there was nothing left to empty and no other thread has moved pages. The
-//! two counts (moves and drains) work as in Dekker's algorithm: each side raises its own, then
-//! reads the other's, with the asymmetric barrier between. So a refill that did not see the drain
-//! is waited for, and every other thread puts pages in a slot at most once more.
+//! adds to the levels after its announcement, with a fence between the two: a thread that saw the
+//! levels full sees the move, or the pages that it left in the slot.) Otherwise the request begins
+//! to *drain*: from then on no thread refills its stock or puts pages in it. The request waits
+//! until nothing moves, empties the slots below the refusing group, and tries again. It repeats
+//! this until it succeeds, or there was nothing left to empty and no other thread has moved pages.
+//! The two counts (moves and drains) work as in Dekker's algorithm: each side raises its own,
+//! passes the asymmetric barrier, and then reads the other's. So a refill that did not see the
+//! drain is waited for, and every other thread puts pages in a slot at most once more.
 //!
 //! **Deletion (M6).** The group is marked deleted, then its slots are emptied. A thread looks at
-//! the mark while it changes its slots, so at least one of the two threads sees the other's change.
+//! the mark while it changes its slots, so it sees the mark, or the deletion sees its change.
 //!
 //! **Giving back more than is charged (M14)** is detected before anything is stocked: the group's
 //! own charge, less the thread's stock, is too small. The counter is read first, with Acquire, then
@@ -119,8 +119,9 @@ impl Stocks {
     }
 
     /// Changes the slot as [`Stocks::change`] does, and adds `pages`, which are charged to `group`
-    /// but in no slot. Pages for which the new word has no room are taken off the levels. Returns
-    /// false, with no change, if `next` returns no word, or while slots are being drained.
+    /// but in no slot. Pages that the new word does not hold are taken off the levels, those of
+    /// another group in the slot too. Returns false, with no change, if `next` returns no word, or
+    /// while slots are being drained.
     fn exchange(
         &self,
         levels: &impl Levels,

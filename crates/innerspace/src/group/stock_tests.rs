@@ -130,7 +130,8 @@ fn batches_grow_while_every_limit_is_far_and_what_is_full_gives_back_half() {
         .unwrap();
     charge(&tree, 0, near, 64);
     assert_eq!(seen(&tree, near).0, seen(&tree, near).1);
-    // A slot stays full if more pages come than it may hold. When full, it keeps half.
+    // A slot is left full if more pages come at once than it may hold. If fewer come to a full
+    // slot, it keeps half.
     let (in_use, largest) = (tree.usage(far).0, 300);
     give_back(&tree, 0, far, 600);
     assert_eq!(seen(&tree, far), (in_use - 600 + largest, in_use - 600));
@@ -246,7 +247,7 @@ fn large_batches_of_all_threads_share_a_part_of_the_memory() {
     assert_eq!(batches(1, 8), 300);
     assert_eq!(batches(2, 8), 200);
     assert_eq!([0, 1, 2].map(fill), [200; 3]);
-    // Pages given back fill the slots again, but do not exceed them.
+    // Pages given back fill the slots again, but no slot holds more than it may.
     let in_use = tree.usage(group).0;
     (0..3).for_each(|stripe| give_back(&tree, stripe, group, 250));
     assert_eq!(seen(&tree, group), (in_use - 150, in_use - 750));

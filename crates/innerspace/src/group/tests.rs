@@ -346,8 +346,8 @@ fn concurrent_charges_never_pass_the_limit_and_end_at_zero() {
             .sum::<u64>(),
         refusals
     );
-    // A page is taken off the group a moment before it is taken off the root. So for these peaks
-    // only the root's own limit is a bound.
+    // A page is taken off the group a moment before it is taken off the root. So only the root's
+    // own limit bounds the root's peak.
     assert!(tree.peak(group).0 <= 60 && tree.peak(root).0 <= 100);
     tree.validate().unwrap();
 }

@@ -46,8 +46,7 @@ pub(crate) enum Protection {
 /// The shape of the tree, under its mutex.
 #[derive(Default)]
 pub(crate) struct Shape {
-    /// The nodes by group number; `None` where the number is free. A deleted group has an empty
-    /// name.
+    /// The groups by number; `None` where the number is free. A deleted group has an empty name.
     entries: Vec<Option<Entry>>,
     /// Free numbers below `entries.len()`.
     free: Vec<u16>,
@@ -259,8 +258,8 @@ impl GroupTree {
                 .store(max.map_or(NO_LIMIT, |max| max.0), Ordering::Relaxed);
             node
         };
-        // The flag `over` is set before stocks are drained: after a drain, no stock is filled
-        // again.
+        // The flag `over` is set before stocks are drained, so that pages given back later do not
+        // fill a stock again.
         self.note_over(node);
         let reclaimer = self.reclaimer();
         for _ in 0..SET_MAX_ROUNDS {
@@ -482,8 +481,8 @@ impl GroupTree {
         self.born.elapsed().as_nanos() as u64
     }
 
-    /// Begins a stall of a request of the group, which lasts until the result is dropped. The stall
-    /// counts in the group and all above it. The caller keeps the group alive.
+    /// Begins a stall of one of the group's requests, which counts in the group and in all above
+    /// it. The stall lasts until the result is dropped. The caller keeps the group alive.
     pub(crate) fn stall(&self, group: GroupId) -> OnDrop<impl FnMut() + '_> {
         let time = self.time();
         for id in self.path(group) {
