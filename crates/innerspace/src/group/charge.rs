@@ -22,7 +22,8 @@ pub(crate) struct Charge<'t> {
 enum Source {
     /// The thread's stock: no level has changed.
     Stock,
-    /// The levels. Holds the nearest group that was over its `high` after this charge, if any.
+    /// The levels. Holds the nearest group that was over its `high` after this charge, if any. A
+    /// transfer does not look for one.
     Levels(Option<GroupId>),
 }
 

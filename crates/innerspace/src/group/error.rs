@@ -380,8 +380,8 @@ impl GroupError {
         }
     }
 
-    /// Returns the same error with the limit that the user gave, in bytes. The tree knows the limit
-    /// only in whole pages.
+    /// Replaces the limit in [`GroupError::TooSmall`] by the one that the user gave, in bytes. The
+    /// tree knows the limit only in whole pages.
     pub(super) fn for_limit(mut self, bytes: u64) -> GroupError {
         if let GroupError::TooSmall { max, .. } = &mut self {
             *max = bytes;
@@ -392,8 +392,8 @@ impl GroupError {
 
 into_io_error!(GroupError);
 
-/// A size that is printed without rounding: a limit just below the minimum must not read like the
-/// minimum.
+/// A size that is printed in bytes unless it is a multiple of 1 KiB: a limit just below the minimum
+/// must not read like the minimum.
 struct Exact(u64);
 
 impl fmt::Display for Exact {

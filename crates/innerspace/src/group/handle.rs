@@ -110,8 +110,8 @@ impl Group {
     /// Changes a charge, which is `None` at first, to this many bytes, without waiting.
     ///
     /// # Errors
-    /// The group, or one above it, is full or too far above its `high`. Nothing has changed then.
-    /// Reducing the charge never fails.
+    /// The errors of [`Group::charge_heap`], in which case nothing has changed. Reducing the charge
+    /// never fails.
     pub(crate) fn set_heap(
         &self,
         heap: &mut Option<HeapBytes>,
@@ -223,7 +223,7 @@ impl Group {
     /// how much each uses of what it asks for. `None`, the default, gives no protection.
     ///
     /// # Errors
-    /// None at present: the limits of a group are checked when they are used.
+    /// None at present: every value is accepted, even one above the limit.
     pub fn set_low(&self, low: impl Into<Option<u64>>) -> Result<(), GroupError> {
         self.set(Protection::Low, low.into())
     }

@@ -53,8 +53,8 @@ impl Tree {
         true
     }
 
-    /// Does `GroupTree::charge`: from stock, by a batch, one page alone, one page after a
-    /// drain.
+    /// Charges as `GroupTree::charge` does: from the stock, by a batch, the pages alone, or the
+    /// pages alone after a drain.
     fn charge(&self, number: usize, group: GroupId, pages: u32) -> bool {
         if self.stocks.charge(number, group, pages.into())
             || self.stocks.refill(self, number, group, pages.into())
@@ -67,7 +67,8 @@ impl Tree {
             .is_ok()
     }
 
-    /// Does `GroupTree::try_uncharge`. The model does not know pages charged to the root alone.
+    /// Gives pages of `GROUP` back as `GroupTree::try_uncharge` does. The model has no count of the
+    /// root's own pages, so it cannot give those back.
     fn uncharge(&self, number: usize, group: GroupId, pages: u32) {
         assert_eq!(group, GROUP);
         let in_use = self.stocks.in_use(number, group, &self.usage[1]);

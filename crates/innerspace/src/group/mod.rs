@@ -36,8 +36,8 @@
 //! instant. If a level refuses, the additions to the levels below it are undone, and nothing else
 //! has changed. Most charges never touch the levels: each thread has a stock of charged pages. The
 //! pages of a stock count as used, reports subtract them, and they are given back before a request
-//! is refused. A stock has up to 128 pages of a group, and more while no limit is near. A group
-//! that is over its limit (`over`) has nothing in stock.
+//! is refused. A stock has up to 128 pages of a group, and more while no limit is near. Pages given
+//! back to a group that is over its limit (`over`) are not put in stock.
 //!
 //! **Events** ([`GroupEvents`]) are counted where they happen; the service thread (or `tick`) then
 //! notifies each [`GroupWatch`] of a group that has counted some.

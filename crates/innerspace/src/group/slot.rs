@@ -34,8 +34,9 @@ impl Batches {
     }
 
     /// Returns the size of the next batch of the slot `word`: twice the last one, but no more than
-    /// the distance to the nearest limit allows, and no more than the slot's share of `all` when
-    /// `large` other slots may hold more than a first batch. The result is at least a first batch.
+    /// `largest`, than the distance to the nearest limit allows, or than the slot's share of `all`
+    /// when `large` other slots may hold more than a first batch. The result is at least a first
+    /// batch.
     pub(super) fn next(self, word: Slot, margin: u64, large: usize) -> u32 {
         let twice = (2 * word.most()).min(self.largest).into();
         let share = self.all / (large as u64 + 1);

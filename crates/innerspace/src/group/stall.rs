@@ -152,8 +152,8 @@ mod tests {
     // spec: M19
     #[test]
     fn shares_agree_with_every_instant_counted() {
-        // Compares the record with a count by the millisecond: bursts and rests of all lengths, two
-        // requests at a time.
+        // Compares the record with a count by the millisecond: bursts and rests of all lengths,
+        // with several requests stalled at a time.
         const STEP: u64 = SECOND / 1000;
         let (mut stalls, mut instants) = (Stalls::new(), Vec::new());
         let mut seed = 0x9e37_79b9_7f4a_7c15u64;

@@ -12,11 +12,12 @@
 //!
 //! - A charge of n pages takes n off the count.
 //! - An uncharge of n pages lowers low to the count, if that is lower, and then adds n to the
-//!   count. If the slot would then hold more than it may, it keeps half of what it may hold.
+//!   count. If the slot would then hold more than it may, it keeps half of what it may hold, or all
+//!   of that if n alone is more.
 //! - A refill adds a batch less n to the count, which becomes at most the batch. The batch was
 //!   first added to every level.
-//! - A drain, before a refusal or by a deletion, sets count and most to 0, so that the next batch
-//!   is a first one. The count is taken off every level.
+//! - A drain (before a refusal, by a deletion, or when `max` or `high` is set) sets count and most
+//!   to 0, so that the next batch is a first one. The count is taken off every level.
 //! - The refill of another group takes over group, count and most. The old count is taken off every
 //!   level of the old group.
 //!

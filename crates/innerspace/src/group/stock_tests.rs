@@ -279,7 +279,7 @@ fn a_group_with_stock_is_deleted_and_its_number_free_at_once() {
     assert_eq!(seen(&tree, tree.root()), (0, 0));
     let again = tree.create(tree.root(), "again", None).unwrap();
     assert_eq!(again, group, "its number is used again");
-    // With a page still charged, the deletion waits only for that page, and not for any stock.
+    // With pages still charged, the deletion waits only for them, and not for any stock.
     charge(&tree, 0, again, 2);
     assert!(tree.remove(again));
     assert_eq!(seen(&tree, tree.root()), (2, 2));

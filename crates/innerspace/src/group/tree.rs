@@ -149,8 +149,8 @@ impl GroupTree {
         tree
     }
 
-    /// Sets the reclaimer, which frees pages for heap charges, and when a limit is lowered below
-    /// the usage.
+    /// Sets the reclaimer. It frees pages for heap charges, for a limit that is lowered below the
+    /// usage, and for `Group::reclaim`.
     pub(crate) fn set_reclaimer(&self, reclaimer: Weak<dyn Reclaimer>) {
         *self.reclaimer.lock() = Some(reclaimer);
     }
