@@ -218,7 +218,7 @@ mod tests {
 
     const ROUNDS: u32 = if cfg!(miri) { 50 } else { 50_000 };
 
-    // Both modes are in one test. As two tests at the same time they would take each other's
+    // Both modes are in one test. Two tests would run at the same time and take each other's
     // processors, and the two threads of a pair would hardly ever run at the same moment.
     #[test]
     fn one_side_always_sees_the_other() {

@@ -40,7 +40,7 @@ pub(crate) fn copy_of(error: &io::Error) -> io::Error {
     }
 }
 
-/// Which bytes of a read or write may stay in the kernel's page cache.
+/// The bytes of a read or write that may stay in the kernel's page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Keep {
     /// Whichever bytes the kernel chooses.
@@ -90,8 +90,8 @@ pub(crate) fn opened_for(file: &File) -> io::Result<OpenedFor> {
     })
 }
 
-/// Returns that everything is allowed, because this system does not say. A transfer that is not
-/// permitted then fails.
+/// Returns that everything is allowed, because this system does not say how a descriptor was
+/// opened. A transfer that is not permitted then fails.
 #[cfg(not(all(unix, not(miri))))]
 pub(crate) fn opened_for(_: &File) -> io::Result<OpenedFor> {
     Ok(OpenedFor {
@@ -109,7 +109,7 @@ pub(crate) fn path_again(file: &File) -> Option<std::path::PathBuf> {
     Some(format!("/proc/self/fd/{}", file.as_raw_fd()).into())
 }
 
-/// Returns `None`, because this system has no such path.
+/// Returns `None`, because this system has no path that names an open file.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn path_again(_: &File) -> Option<std::path::PathBuf> {
     None
@@ -132,7 +132,7 @@ pub(crate) fn identity(metadata: &Metadata) -> Option<[u64; 2]> {
     Some([metadata.dev(), metadata.ino()])
 }
 
-/// Returns `None`, because std does not give such numbers on this system.
+/// Returns `None`, because std gives no device and inode numbers on this system.
 #[cfg(not(unix))]
 pub(crate) fn identity(_: &Metadata) -> Option<[u64; 2]> {
     None
@@ -146,7 +146,7 @@ pub(crate) fn block_size(metadata: &Metadata) -> Option<u64> {
     Some(metadata.blksize())
 }
 
-/// Returns `None`, because std does not give the size on this system.
+/// Returns `None`, because std does not give the block size on this system.
 #[cfg(not(unix))]
 pub(crate) fn block_size(_: &Metadata) -> Option<u64> {
     None
@@ -194,9 +194,9 @@ pub(crate) fn lock_holder(identity: [u64; 2]) -> Option<u32> {
     lock_holder_by(Path::new("/proc"), identity)
 }
 
-/// Does what [`lock_holder`] does, with the proc file system mounted at `proc`. Its process IDs are
-/// those of the PID namespace for which it was mounted, which may differ from ours. The answer is
-/// trusted only if `proc` knows this process by our own ID.
+/// Does what [`lock_holder`] does, with the proc file system mounted at `proc`. The process IDs
+/// there are those of the PID namespace for which it was mounted, which may differ from ours. The
+/// answer is trusted only if `proc` knows this process by our own ID.
 ///
 /// The kernel returns the list in pieces, and finds its place again by line number. If a lock is
 /// released between two pieces, a line is skipped. The buffer is therefore large enough to read

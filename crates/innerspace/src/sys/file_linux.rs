@@ -18,7 +18,8 @@ const RWF_DONTCACHE: libc::c_int = 0x80;
 const SYS_CACHESTAT: libc::c_long = 451;
 /// The largest number of buffers that one vectored call takes.
 const IOV_MAX: usize = 1024;
-/// The largest host page. Ranges to drop are widened to it, because only whole pages are dropped.
+/// The largest host page. Ranges to drop are widened to multiples of it, because only whole pages
+/// are dropped.
 const LARGEST_PAGE: u64 = 64 << 10;
 
 /// Whether [`drop_cached`] does anything.
@@ -115,8 +116,8 @@ pub(crate) fn open_direct(path: &Path, options: &OpenOptions) -> io::Result<File
         .clone()
         .custom_flags(libc::O_DIRECT | libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path)?;
-    // O_NONBLOCK was for the open only. If it stayed set, io_uring would fail a read that has to
-    // wait with EAGAIN, on file systems that cannot tell in advance whether a read will wait.
+    // O_NONBLOCK was for the open only. If it stayed set, io_uring would answer EAGAIN to a read
+    // that has to wait, on file systems that cannot tell in advance whether a read will wait.
     // SAFETY: no memory is passed; the descriptor is open as long as `file` is borrowed.
     let set = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, libc::O_DIRECT) };
     check(set as libc::ssize_t)?;
@@ -306,8 +307,8 @@ mod tests {
 
     const LEN: u64 = 1 << 20;
 
-    /// The number of attempts. Other users of the page cache, above all a shortage of memory, can
-    /// interfere with one.
+    /// The number of attempts. Other uses of the page cache can make one fail, and so can a
+    /// shortage of memory.
     const TRIES: usize = 100;
 
     fn read_all(file: &File) {

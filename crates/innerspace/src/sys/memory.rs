@@ -378,7 +378,7 @@ mod tests {
         assert!(mapping.advise_pages(HUGE_PAGE..2 * HUGE_PAGE, Pages::Small));
         fill(&mapping, 0..2 * HUGE_PAGE, 7);
         mapping.discard(page - 1..3 * page + 1);
-        // A read of such a page would map the page of zeros.
+        // This is checked before the bytes: a read of a discarded page would map the page of zeros.
         let resident = |range: Range<usize>| mapping.resident_pages(range);
         assert_eq!((resident(0..page), resident(page..3 * page)), (1, 0));
         assert!(

@@ -168,7 +168,7 @@ pub(crate) mod tests {
         assert!(parent.is_current());
         assert!(in_child(|| {
             let child = Process::current();
-            // The result must be the same although the number was remembered before the fork.
+            // The answers must be right although the parent's number was cached before the fork.
             !parent.is_current() && child.is_current() && child.id() == std::process::id()
         }));
         assert!(parent.is_current());

@@ -38,7 +38,7 @@ pub(crate) enum Rights {
     ReadWrite,
 }
 
-/// When stores to a mapping are durable.
+/// The point from which stores to a mapping are durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Synchronous {
     /// Once their cache lines are flushed: the file's medium itself is mapped (`MAP_SYNC`).

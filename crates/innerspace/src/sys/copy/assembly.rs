@@ -22,7 +22,8 @@ const STRING_WORDS: usize = 32;
 impl Form for Assembly {
     #[inline]
     unsafe fn words<S: Shared>(dst: *mut u8, src: *const u8, words: usize) {
-        // SAFETY: the trait's promise is the same.
+        // SAFETY: the trait's promise is the same. The wide moves are used only where the processor
+        // has them.
         unsafe {
             if words >= STRING_WORDS && wide::available() {
                 return wide::words::<S>(dst, src, words);
@@ -52,7 +53,8 @@ impl Form for Assembly {
     #[inline]
     unsafe fn words_across(dst: *mut u64, src: *const u64, words: usize) {
         let are_lines = (dst.addr() | src.addr() | (words * WORD)).is_multiple_of(64);
-        // SAFETY: the trait's promise is the same.
+        // SAFETY: the trait's promise is the same. The wide moves are used only where the processor
+        // has them.
         unsafe {
             if are_lines && wide::available() {
                 // Each move is one access to one cache line on both sides, and no words are left.
@@ -86,7 +88,8 @@ impl Form for Assembly {
 
     #[inline]
     unsafe fn page_zero(page: *mut u64) {
-        // SAFETY: the trait's promise is the same, and the processor has the moves.
+        // SAFETY: the trait's promise is the same. The wide moves are used only where the processor
+        // has them.
         unsafe {
             if wide::available() {
                 wide::page_zero(page);

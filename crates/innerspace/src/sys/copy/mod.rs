@@ -161,9 +161,9 @@ impl Drop for Streaming {
     }
 }
 
-/// Prefetches the cache lines of the first `BYTES` bytes, which are to be read soon. Of a page that
-/// is to be copied some hundred instructions later, a quarter is enough: the processor then fetches
-/// ahead by itself.
+/// Prefetches the cache lines of the first `BYTES` bytes, which are to be read soon. For a page
+/// that is to be copied some hundred instructions later, a quarter is enough: the processor then
+/// fetches ahead by itself.
 #[inline(always)]
 pub(crate) fn prefetch<const BYTES: usize>(address: *const u8) {
     for offset in (0..BYTES).step_by(64) {

@@ -33,7 +33,7 @@ impl Random {
     }
 }
 
-/// Returns `bytes` at `offset` of a larger vector of filler bytes, for use at that offset.
+/// Returns a larger vector of filler bytes that has `bytes` at `offset`.
 fn placed(bytes: &[u8], offset: usize) -> Vec<u8> {
     let mut room = vec![0xEE; bytes.len() + 64];
     room[offset..offset + bytes.len()].copy_from_slice(bytes);
@@ -43,7 +43,7 @@ fn placed(bytes: &[u8], offset: usize) -> Vec<u8> {
 /// The number of words in a cache line.
 const LINE_WORDS: usize = 64 / WORD;
 
-/// Returns the place of the first word that begins a cache line.
+/// Returns the index of the first word that begins a cache line.
 fn first_of_line<T>(words: &[T]) -> usize {
     words.as_ptr().addr().wrapping_neg() % 64 / WORD
 }
@@ -297,9 +297,9 @@ impl Raced {
         }
     }
 
-    /// Returns a range that covers all but the first and last two words, and begins and ends inside
-    /// those. Under Miri it consists of whole words, because Miri refuses races between atomics of
-    /// different sizes.
+    /// Returns the beginning and the length of a range that covers all but the first two and the
+    /// last two words, and that begins and ends inside those. Under Miri it consists of whole
+    /// words, because Miri refuses races between atomics of different sizes.
     fn range(&self, random: &mut Random) -> (usize, usize) {
         let step = if cfg!(miri) { WORD } else { 1 };
         let (begin, end) = (random.below(16), self.used.len() * WORD - random.below(16));
@@ -362,7 +362,8 @@ fn race(races: usize, mut theirs: impl FnMut(u8) + Send, mut ours: impl FnMut() 
     });
 }
 
-/// Runs the races for every direction. The second thread writes words whose bytes are all equal.
+/// Runs the races for every direction of copying. The second thread writes words whose bytes are
+/// all equal.
 fn words_stay_whole<F: Form>(words: usize) {
     let (raced, other) = (Raced::new(words), Raced::new(words));
     // About the same work for each size. Short ranges race most often, so their ends do too.

@@ -10,8 +10,8 @@
 //! **Completion.** The kernel finishes a direct transfer in the thread that submitted it, and
 //! interrupts that thread to do so. A completion is therefore late while that thread is in an
 //! uninterruptible wait, such as a read of another file. The interrupt may also end epoll_wait(2)
-//! and similar calls with EINTR. (On Linux 6.18, 13 of 16 reads of 1 MiB completed when vfork(2)
-//! returned, 790 ms late.)
+//! and similar calls with EINTR. (On Linux 6.18, 13 of 16 reads of 1 MiB completed only when
+//! vfork(2) returned, 790 ms late.)
 //!
 //! Delay and EINTR are avoided if the ring has a thread of its own that submits and then waits in
 //! [`Ring::reap`]. If the thread that submitted a transfer has ended, the transfer may come back as

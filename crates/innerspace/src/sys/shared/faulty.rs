@@ -33,7 +33,7 @@ std::thread_local! {
 pub(crate) struct Answered(());
 
 /// Makes this thread ask `answer` before the system, with the request and the range of bytes. If
-/// `answer` returns an error, that is taken for the system's; otherwise the system is asked.
+/// `answer` returns an error, it counts as the system's; otherwise the system is asked.
 pub(crate) fn answer(
     answer: impl FnMut(Call, Range<usize>) -> io::Result<()> + 'static,
 ) -> Answered {
