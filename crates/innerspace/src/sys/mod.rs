@@ -6,7 +6,7 @@
 //! | module | x86-64 Linux | portable |
 //! |---|---|---|
 //! | [`barrier`] | compiler fence / membarrier(2) | `SeqCst` fence on both sides |
-//! | [`copy`] | string instructions, plain moves | relaxed atomic words |
+//! | [`copy`] | moves of a cache line, string instructions, plain moves | relaxed atomic words |
 //! | `file` | uncached I/O, holes, the holder of a lock | positioned I/O of std |
 //! | `flush` | clwb, clflushopt, clflush | nothing, and says so |
 //! | [`memory`] | mmap(2), madvise(2), /proc, control groups | the allocator; /proc if present |

@@ -1,5 +1,5 @@
-//! The identity of the process. A child of fork(2) has the handles of its parent, but neither its
-//! threads nor its locks.
+//! The identity of the process. A child of fork(2) has the handles of its parent, but not its
+//! threads, and a lock that one of those held stays locked.
 //!
 //! The process ID is cached in a page of its own, which the kernel clears in a child
 //! (MADV_WIPEONFORK, Linux 4.14). A check therefore costs one load. On other Unix systems each
@@ -123,7 +123,7 @@ pub(crate) mod tests {
 
     /// Runs `work` in a child of fork(2) and returns its result. `work` must neither allocate nor
     /// take a lock that another thread may hold, because the child has no other threads. The test
-    /// fails if the child ends in any other way.
+    /// fails if a signal ends the child.
     pub(crate) fn in_child(work: impl FnOnce() -> bool) -> bool {
         // SAFETY: the caller answers for the child's actions. The child ends without running a
         // destructor of this process.

@@ -197,6 +197,7 @@ pub(crate) fn sealed_memory(name: &std::ffi::CStr, len: u64) -> io::Result<File>
 ///
 /// # Errors
 /// `StorageFull` if there is no room. `Unsupported` where the file system cannot allocate.
+/// Otherwise the system's error.
 pub(crate) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
     #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
     faulty::ask(

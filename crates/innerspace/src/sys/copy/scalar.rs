@@ -354,8 +354,8 @@ mod tests {
 
     use super::*;
 
-    /// Stores and loads `value` at every alignment in all four pairs of forms. The neighbouring
-    /// bytes must not change.
+    /// Stores and loads `value` at every alignment, in each form of the store with each form of the
+    /// load. The neighbouring bytes must not change.
     fn round_trip<T: Scalar + PartialEq + Debug>(value: T) {
         let size = size_of::<T>();
         type Load<T> = unsafe fn(*const u8) -> T;

@@ -328,8 +328,8 @@ fn assert_whole(bytes: [u8; WORD]) {
     assert!(bytes == [bytes[0]; WORD], "a word was torn: {bytes:x?}");
 }
 
-/// Runs `theirs` over and over in a second thread while `ours` runs `races` times. Goes on until
-/// the values that `ours` returns have changed often enough to prove that the two raced.
+/// Runs `theirs` over and over in a second thread while `ours` runs at least `races` times, and
+/// until the values that `ours` returns have changed often enough to prove that the two raced.
 fn race(races: usize, mut theirs: impl FnMut(u8) + Send, mut ours: impl FnMut() -> u8) {
     struct Finish<'a>(&'a AtomicBool);
     impl Drop for Finish<'_> {

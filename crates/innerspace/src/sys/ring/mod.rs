@@ -135,8 +135,9 @@ impl<T: Send + 'static> Ring<T> {
     }
 
     /// Puts transfers in flight, with one system call if the kernel takes them all at once. Returns
-    /// the payloads of transfers for which there is no room (`WouldBlock`) or that the kernel does
-    /// not accept, with the reason.
+    /// the payloads of the transfers that were not accepted, each with the reason: there is no room
+    /// (`WouldBlock`), the transfer is invalid (`InvalidInput`), this is a child of fork(2)
+    /// (`Unsupported`), or the kernel refused it.
     ///
     /// # Safety
     /// Each of a transfer's `iovecs` is valid memory that nothing else reads or writes, and its
@@ -163,7 +164,8 @@ impl<T: Send + 'static> Ring<T> {
         refused
     }
 
-    /// Adds transfers to the queue. The caller holds `submission`.
+    /// Adds transfers to the queue and their keys to `keys`, or their payloads to `refused`. The
+    /// caller holds `submission`.
     fn put(
         &self,
         transfers: Vec<(Transfer, T)>,
