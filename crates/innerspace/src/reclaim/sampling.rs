@@ -65,8 +65,8 @@ pub(crate) const SAMPLER_BYTES: u64 = (SAMPLE * 200 + PARTS * 8) as u64;
 #[derive(Clone, PartialEq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct MissCurve {
-    /// Pairs of bytes of memory for data and the share of uses that would miss with it, from 0 to
-    /// 1, in ascending order of bytes.
+    /// Pairs: bytes of memory for data, and the share of uses (from 0 to 1) that would miss with
+    /// that much. In ascending order of bytes.
     points: Vec<(u64, f64)>,
     /// The number of uses of sampled blocks that the curve is drawn from.
     samples: u64,

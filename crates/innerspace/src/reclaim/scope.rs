@@ -1,5 +1,5 @@
-//! What this thread is doing for a pool: whether it is in a call to a store or an owner, or in a
-//! trial.
+//! The state of a thread at work for a pool: whether it is in a call to a store or an owner, or in
+//! a trial.
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
@@ -19,7 +19,7 @@ crate::sync::thread_local! {
     static REFUSALS: Cell<Refusals> = const { Cell::new(Refusals::Counted) };
 }
 
-/// What a thread in a scope is calling.
+/// The kind of call that a thread makes in a scope.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Scope {
     /// A store. Requests made during the call evict only clean pages, or use the pages that were

@@ -31,9 +31,9 @@ use crate::stats::Event;
 use crate::sync::{Rank, order};
 use crate::units::{FrameId, PageCount};
 
-/// The bounds on the extra pages that one round of direct reclaim frees, so that not every request
-/// reclaims. Their number is a 64th of the group's limit within these bounds, but at most a
-/// sixteenth of the limit.
+/// The least and the most extra pages that one round of direct reclaim frees, so that not every
+/// request reclaims. Within these bounds it frees a 64th of the group's limit extra, but never more
+/// than a sixteenth of the limit.
 const EXTRA_PAGES: u64 = 32;
 const MOST_EXTRA_PAGES: u64 = 256;
 
@@ -72,7 +72,7 @@ impl AllocMode {
     }
 }
 
-/// Why an attempt failed.
+/// The reason why an attempt failed.
 #[derive(Clone, Copy, Debug)]
 enum Stuck {
     /// This group refused the charge.

@@ -11,7 +11,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex};
 use crate::units::PageCount;
 
-/// If more than this percentage of the memory is dirty, blocks of any age are written.
+/// The percentage of the memory above which dirty blocks of any age are written.
 const DIRTY_PERCENT: u64 = 20;
 
 /// The state of the background work of one pool.
@@ -84,9 +84,8 @@ impl Background {
         self.served.load(Ordering::Relaxed)
     }
 
-    /// Returns the count of ends of flushes that were left to threads, for
-    /// [`Background::wait_for_flush`]. It also rises when the background finds that no flush is
-    /// under way.
+    /// Returns a count for [`Background::wait_for_flush`]. It rises when a flush that was left to a
+    /// thread ends, and when the background finds that no flush is under way.
     pub(crate) fn flushes(&self) -> u64 {
         self.flushing.finished()
     }

@@ -55,7 +55,7 @@ impl Shrunk {
     }
 }
 
-/// What is done with an isolated frame.
+/// A decision about an isolated frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Verdict {
     /// Put it back at the head of the list that its flags name.
@@ -173,8 +173,8 @@ impl<'p> Cluster<'p> {
 }
 
 /// Returns whether a page was read ahead and reclaim meets it for the first time, and notes the
-/// meeting. The page then gets another round, as the pages that its reader has used got one: the
-/// reader may not have come this far yet.
+/// meeting. The page then gets another round, as a used page does: its reader may not have come
+/// this far yet.
 pub(super) fn is_awaited(meta: &Meta) -> bool {
     let is_met_first = meta.uses.has(Uses::AHEAD) && !meta.uses.has(Uses::PASSED_OVER);
     if is_met_first {

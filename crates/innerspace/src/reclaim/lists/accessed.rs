@@ -8,9 +8,9 @@
 //! | active, referenced | the same |
 //! | unevictable | unevictable, referenced |
 //!
-//! "Active" is the flag ACTIVE. Once a frame is listed, it changes only under the lock of the lists
-//! of the frame's group, so that list and flag agree. S3-FIFO differs in the second row: it only
-//! remembers the use until the frame is at the tail.
+//! "Active" is the flag ACTIVE. Once a frame is listed, the flag changes only under the lock of the
+//! lists of the frame's group, so that list and flag agree. S3-FIFO differs in the second row: it
+//! only remembers the use until the frame is at the tail.
 //!
 //! A frame in this thread's batch is marked there, and goes to the active list when the batch is
 //! drained. A frame in another thread's batch stays inactive and referenced; its next use after the

@@ -273,7 +273,8 @@ impl Lru {
         self.put_back_to(frames, ids, End::Front, |meta| list_for(meta, to));
     }
 
-    /// Puts isolated frames back at the tail of the list that their flags name, in this order.
+    /// Puts isolated frames back at the tail of the list that their flags name, in the order of
+    /// `ids`.
     pub(crate) fn put_back_at_tail(&self, frames: &Frames, ids: &[FrameId]) {
         self.put_back_to(frames, ids, End::Back, ListKind::by_flags);
     }

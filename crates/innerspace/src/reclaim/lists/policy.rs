@@ -73,10 +73,11 @@ impl EvictionPolicy {
     /// Returns whether a block that comes back after this many evictions and activations belongs on
     /// the active list.
     ///
-    /// With two lists, had the active list been shorter by the distance, the block would have
-    /// stayed. So it competes with the active blocks. The same holds for a distance that is short
-    /// compared with both lists: a loop slightly larger than memory has no active block, and
-    /// keeping some part of the loop is better than keeping none.
+    /// With two lists, the distance must be shorter than the active list: had that list been
+    /// shorter by the distance, the block would have stayed, so it competes with the active blocks.
+    /// A distance that is short compared with both lists is enough, too: a loop slightly larger
+    /// than memory has no active block, and keeping some part of the loop is better than keeping
+    /// none.
     pub(super) fn missed(self, distance: PageCount, sizes: &ListSizes) -> bool {
         let active = sizes.active.0;
         match self {

@@ -10,7 +10,7 @@ use crate::units::{FrameId, PageCount};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct OwnerId(pub(crate) u32);
 
-/// Which stores may be called.
+/// The stores that may be called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Io {
     /// The stores of files for which this group, or one below it, pays. This group is the one that
@@ -54,8 +54,8 @@ pub(crate) struct FlushRequest {
 }
 
 impl FlushRequest {
-    /// Requests blocks of any age, for a group that has too many dirty pages: as many as may be in
-    /// flight together.
+    /// A request for blocks of any age, for a group that has too many dirty pages: as many as may
+    /// be in flight together.
     pub(crate) const ANY: FlushRequest = FlushRequest {
         dirtied_by: u64::MAX,
         pages: PageCount(2048),

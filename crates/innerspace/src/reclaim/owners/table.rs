@@ -51,7 +51,7 @@ impl Owners {
         }
     }
 
-    /// Frees an owner's number, which no frame may have any more.
+    /// Frees an owner's number. The caller ensures that no frame has it any more.
     pub(crate) fn unregister(&self, id: OwnerId) {
         let mut table = self.table.lock();
         let gone = table.owners[id.0 as usize - 1].take();
