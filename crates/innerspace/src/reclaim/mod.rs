@@ -64,13 +64,14 @@
 //!    +-------------------------------------- Isolated <---------------- +
 //! ```
 //!
-//! **Locking.** A group's list mutex is held while a few frames are moved, and never during a call
-//! to an owner, a wait for a grace period, or a write to a store. The mutex of a shared batch and
-//! that of a drain of all batches are taken before it. `Meta::lru` changes under the list mutex of
-//! the frame's group, except when a frame is added: no other thread can find that frame yet. The
-//! retire queue and the owner table have one mutex each, both innermost. Reclaim names the frames
-//! that it has isolated, and holds no reference to them. So the owner checks again, under the
-//! block's lock, that a frame is still its own.
+//! **Locking.** A group's list mutex is held while a few frames are moved, or while up to 2^18
+//! frames are examined for the error of a failed request (`check/holders.rs`). It is never held
+//! during a call to an owner, a wait for a grace period, or a write to a store. The mutex of a
+//! shared batch and that of a drain of all batches are taken before it. `Meta::lru` changes under
+//! the list mutex of the frame's group, except when a frame is added: no other thread can find that
+//! frame yet. The retire queue and the owner table have one mutex each, both innermost. Reclaim
+//! names the frames that it has isolated, and holds no reference to them. So the owner checks
+//! again, under the block's lock, that a frame is still its own.
 //!
 //! Pairs of operations that may run at the same time, and why each pair is safe:
 //!
@@ -91,13 +92,14 @@
 //! owners), `space`.
 //!
 //! **Tenants.** A request calls only the stores of files for which its own group, or one below it,
-//! pays ([`Io::Of`]). From other groups it takes only clean pages that `low` and `min` do not
-//! protect. Data of other groups that is not yet written or synced is written by the background:
-//! each file in its own lane of the memory's threads, one flush at a time, so that a store that
-//! hangs delays only its own file ([`LeftFlush`]). A request that finds nothing else to free waits
-//! for the end of such a flush. After three fruitless waits, of at most half a second each, the
-//! request is refused. In a memory without threads, the thread that calls `tick` writes for all
-//! files, and a request does not wait for it.
+//! pays ([`Io::Of`]). From other groups it takes only clean pages that `min` does not protect, and
+//! those that `low` protects only if nothing else can be freed. Data of other groups that is not
+//! yet written or synced is written by the background: each file in its own lane of the memory's
+//! threads, one flush at a time, so that a store that hangs delays only its own file
+//! ([`LeftFlush`]). A request that finds nothing else to free waits for the end of such a flush.
+//! After three fruitless waits, of at most half a second each, the request is refused. In a memory
+//! without threads, the thread that calls `tick` writes for all files, and a request does not wait
+//! for it.
 //!
 //! Writers ensure that a group within its `min` need not wait (`cache/dirty/limits.rs`): they leave
 //! unwritten data only in pages that the `min` of other groups does not need. Owners are called

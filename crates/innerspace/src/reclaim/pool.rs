@@ -214,7 +214,8 @@ impl Pool {
 /// Freeing of frames.
 impl Pool {
     /// Frees a block that is not held: takes it off its list, returns it to the arena, and
-    /// uncharges its group, in this order, so that a charge that succeeds finds a frame.
+    /// uncharges its group, in this order, so that a charge that succeeds finds a frame. If the
+    /// block could not be filled, tells its owner first.
     pub(crate) fn free(&self, id: FrameId) {
         let meta = self.frames.meta(id);
         let flags = meta.flags.load();
@@ -273,7 +274,8 @@ impl Pool {
         }
     }
 
-    /// Drops a view of a snapshot's page, and frees the page if that was the last hold.
+    /// Drops a view of a snapshot's page, and frees the page if that was the last hold. Does
+    /// nothing in a child of fork(2).
     pub(crate) fn put_view_still(&self, id: FrameId) {
         if self.foreign_maker().is_some() {
             return;
@@ -454,8 +456,8 @@ impl Pool {
         }
     }
 
-    /// Requests a background step if free pages run low. Called whenever the root's usage has
-    /// grown.
+    /// Requests a background step if free pages run low. Called when the charge for a frame has
+    /// raised the root's usage.
     #[inline]
     pub(super) fn kick_if_low(&self) {
         let used = self.groups.charged(GroupId::ROOT).0;

@@ -6,10 +6,10 @@
 //! other sampled blocks used since the block's last use, divided by the share of blocks sampled. An
 //! LRU cache with more pages than the reuse distance hits; a smaller one misses. The sample has a
 //! fixed size: when it has too many blocks, the one with the largest hash leaves, and the threshold
-//! falls to that hash. A block that was not used within four times the memory also leaves, since no
-//! size on the curve would keep it. So a long scan does not thin the sample out. As in the paper's
-//! SHARDS-adj, if the sample has more or fewer uses than its share, the difference is corrected at
-//! the shortest distance.
+//! falls to that hash. A block also leaves when its reuse distance would exceed four times the
+//! memory's pages, since no size on the curve would keep it. So a long scan does not thin the
+//! sample out. As in the paper's SHARDS-adj, if the sample has more or fewer uses than its share,
+//! the difference is corrected at the shortest distance.
 //!
 //! Whether a block is sampled is decided once, when it enters the cache, and noted in
 //! [`Meta::uses`](crate::frame::Meta). A use of a block that is not sampled costs a bit test and an

@@ -9,7 +9,8 @@ use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, failpoint};
 use crate::units::PageCount;
 
-/// The most pages that one step evicts.
+/// The most pages that one step evicts to keep pages free, and from each group that is over its
+/// `high`.
 const STEP_PAGES: u64 = 512;
 
 /// The most pages that one step has one owner write.
@@ -115,8 +116,8 @@ impl Pool {
     }
 
     /// Does a bounded piece of work: one grace period, up to 512 pages evicted to keep pages free,
-    /// as many from each group that is over its `high`, and calls to owners to write up to 256
-    /// pages each. The caller is outside every section and holds no lock.
+    /// as many from each group that a request found over its `high`, and calls to owners to write
+    /// up to 256 pages each. The caller is outside every section and holds no lock.
     pub(crate) fn background_step(&self) -> Step {
         self.flush_retired();
         let evicted = self.keep_free_pages();
@@ -128,7 +129,7 @@ impl Pool {
         }
     }
 
-    /// Frees some pages of each group over its `high`, for requests that could not wait for this.
+    /// Frees some pages of each group that requests found over its `high` when they could not wait.
     fn relieve_groups(&self) -> Step {
         let mut step = Step::Idle;
         let groups = std::mem::take(&mut *self.background.over_high.lock());

@@ -41,7 +41,8 @@ pub(crate) struct Shrunk {
 }
 
 impl Shrunk {
-    /// Notes a block that a request can wait for if it finds nothing else.
+    /// Notes the block as one to wait for if it is locked or being written. Otherwise notes whether
+    /// there is a reference to it.
     fn note_wait(&mut self, id: FrameId, meta: &Meta) {
         let flags = meta.flags.load();
         if flags.contains(FlagSet::WRITEBACK) {

@@ -43,7 +43,7 @@ pub(crate) struct EvictCount {
     pub(crate) unsynced: bool,
 }
 
-/// A request by the background step that an owner write blocks, oldest first.
+/// A request by the background work that an owner write blocks, oldest first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FlushRequest {
     /// Blocks that became dirty in this tick or earlier are to be written; `u64::MAX` for blocks of
