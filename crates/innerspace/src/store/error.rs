@@ -8,7 +8,7 @@ use crate::texts::texts;
 use crate::units::{Bytes, Grouped};
 
 texts! {
-    /// When this process learned the length of a store.
+    /// The moment at which this process learned the length of a store.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     #[non_exhaustive]
     pub enum KnownSince {

@@ -272,7 +272,7 @@ impl MemoryStore {
         Ok(())
     }
 
-    /// Makes a store with the same content as `store`, which is read by its plain calls.
+    /// Reads `store` by its plain calls, and makes a store with the same content.
     ///
     /// # Errors
     /// Those of reading `store`; [`io::ErrorKind::FileTooLarge`] if its length does not fit in 63

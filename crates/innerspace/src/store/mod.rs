@@ -2,7 +2,7 @@
 //! cached.
 //!
 //! A store is to the cache what a block device is to a kernel: positioned reads and writes, a
-//! length, a barrier. It knows nothing of frames, blocks, limits or sticky errors, which the cache
+//! length, a sync. It knows nothing of frames, blocks, limits or sticky errors, which the cache
 //! adds.
 //!
 //! | backend | bytes are in | for |

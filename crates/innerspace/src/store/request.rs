@@ -161,10 +161,10 @@ impl Request {
     /// `Ok` carries the number of bytes written. For a read the number is ignored, because the
     /// request knows how much was filled.
     ///
-    /// Those plain calls are made later and elsewhere: by a thread of the memory, by a caller that
-    /// waits for the bytes, or by `tick()`. So a store may complete a request while it holds locks
-    /// of its own. There is one exception: if the memory has no threads and its last handle is
-    /// gone, the plain calls are made inside this call.
+    /// The plain calls for the rest of a read are made later and elsewhere: by a thread of the
+    /// memory, by a caller that waits for the bytes, or by `tick()`. So a store may complete a
+    /// request while it holds locks of its own. There is one exception: if the memory has no
+    /// threads and its last handle is gone, the plain calls are made inside this call.
     pub fn complete(mut self, result: io::Result<usize>) {
         let result = match self.operation {
             Operation::Read => result.map(|_| self.filled),

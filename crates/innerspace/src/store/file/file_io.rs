@@ -13,7 +13,7 @@
 //! | 8 threads | 62,500, 9.4 µs | 62,400, 8.2 µs |
 //! | 32 threads | 84,800, 8.7 µs | 88,300, 6.0 µs |
 //! | one after the other, 1 MiB | 880, 420 µs | 1,245, 76 µs |
-//! | writes of 256 KiB, fdatasync each 16 MiB | 14,500, 47 µs | 10,200, 33 µs |
+//! | writes of 256 KiB, fdatasync every 16 MiB | 14,500, 47 µs | 10,200, 33 µs |
 //! | the same, 1 MiB | 4,100, 161 µs | 4,000, 60 µs |
 //! | the same, 4 MiB | 900, 760 µs | 910, 165 µs |
 //!

@@ -84,7 +84,7 @@ impl FileOptions {
     /// Creates a file, which must not exist yet, and opens it writable.
     ///
     /// # Errors
-    /// See [`FileOpenError`]: [`FileOpenError::AlreadyExists`].
+    /// See [`FileOpenError`]: [`FileOpenError::AlreadyExists`] if the file exists.
     pub fn create_new(self, path: impl AsRef<Path>) -> Result<FileStore, FileOpenError> {
         self.access(FileAccess::ReadWrite)
             .with_create(path.as_ref(), Create::New)

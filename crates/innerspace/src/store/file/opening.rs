@@ -94,9 +94,9 @@ impl Opening<'_> {
         Ok((file, metadata))
     }
 
-    /// Turns the error of a failed open into a [`FileOpenError`]. Unless the error says that the
-    /// file is missing, or exists already, the result says so if the path names something other
-    /// than a regular file: the system's own error for that varies.
+    /// Turns the error of a failed open into a [`FileOpenError`]. If the file is missing, or exists
+    /// already, the result says so. Otherwise, if the path names something other than a regular
+    /// file, the result says that, because the system's own error for it varies.
     fn explain(&self, error: io::Error) -> FileOpenError {
         let path = self.path.to_owned();
         match error.kind() {

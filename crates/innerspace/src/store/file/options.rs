@@ -101,7 +101,7 @@ impl fmt::Display for LockHolder {
     }
 }
 
-/// Why a file could not be opened as a store.
+/// The reason why a file could not be opened as a store.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileOpenError {

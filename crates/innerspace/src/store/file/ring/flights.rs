@@ -1,6 +1,6 @@
 //! The io_uring(7) ring of a memory. One thread puts reads of files in flight, and completes them.
 //!
-//! One thread both submits and reaps, because the kernel completes direct I/O in the context of the
+//! The same thread submits and reaps, because the kernel completes direct I/O in the context of the
 //! thread that submitted it (`sys::ring`). A caller that submitted its own reads and then slept
 //! would delay them. The first read starts the thread, which ends after a second without work.
 //!
@@ -304,7 +304,7 @@ mod tests {
     use crate::store::file::watch::Watch;
     use crate::sys::ring::tests::pipe;
 
-    /// The bound of waits that only a failing test reaches.
+    /// The longest wait of a test, which only a failing one reaches.
     const LONG: Duration = Duration::from_secs(20);
 
     /// Makes a read of one byte from a pipe, and returns it with the pipe's other end. `then` runs
