@@ -8,7 +8,7 @@
 //! | backend | bytes are in | for |
 //! |---|---|---|
 //! | [`MemoryStore`] | sparse chunks of this process's memory | tests, small targets |
-//! | [`FileStore`] | a regular file; nothing is left in the kernel's page cache | all other uses |
+//! | [`FileStore`] | a regular file, kept out of the kernel's page cache | all other uses |
 //! | `FaultyStore` | another store, with faults by plan or by seed | tests (feature `test-util`) |
 //!
 //! **A backend of your own** needs [`Store::len`] and [`Store::read_at`]. If it can be written, it

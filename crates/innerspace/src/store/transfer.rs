@@ -72,7 +72,8 @@ fn read_on(
     Ok(done)
 }
 
-/// Changes the error of a partial read so that it names the whole read.
+/// Makes [`StoreError::Shrank`], from a part of a read, name the whole read. Returns other errors
+/// unchanged.
 fn widen(error: io::Error, whole_offset: u64, whole_len: u64) -> io::Error {
     match error.downcast::<StoreError>() {
         Ok(StoreError::Shrank {

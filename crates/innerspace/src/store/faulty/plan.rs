@@ -12,7 +12,7 @@ use super::medium::Unsynced;
 pub enum OperationKind {
     /// `len`.
     Len,
-    /// `read_at`.
+    /// `read_at`. A vectored read counts as one.
     Read,
     /// `write_at`. A vectored write counts as one for each buffer.
     Write,

@@ -108,7 +108,8 @@ impl Direct {
         Ok(count)
     }
 
-    /// Writes whole buffers. The caller has checked that the offset and the buffers are aligned.
+    /// Writes from the buffers past the page cache, perhaps only a part of them. The caller has
+    /// checked that the offset and the buffers are aligned.
     pub(super) fn write_aligned(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         sys::write_vectored_at(&self.file, bufs, offset, Keep::Cached)
     }
@@ -162,8 +163,8 @@ impl Direct {
         self.write_edge_and(file, buf, offset, sys::wait_writeback)
     }
 
-    /// Writes less than a block through the page cache, and calls `wait` to wait until the kernel
-    /// has written it out.
+    /// Writes less than one unit of the alignment through the page cache, and calls `wait` to wait
+    /// until the kernel has written it out.
     ///
     /// The kernel reports a failed write-out once to each descriptor. A sync gets its errors
     /// through `file`. If the wait for the edge used `file` too, a concurrent sync could take the

@@ -455,8 +455,8 @@ mod tests {
         }
         let file_io = FileIo::new(Cached::Nothing);
         let bytes = vec![5; DROP_EVERY as usize];
-        // The write goes to blocks that the file has already, because the kernel leaves those in
-        // the page cache.
+        // The second write goes to blocks that the file has already: the kernel leaves their pages
+        // in the page cache.
         for _ in 0..2 {
             assert_eq!(write_at(&file_io, &file, &bytes).unwrap(), bytes.len());
             file_io.sync_with(&file, File::sync_data).unwrap();

@@ -17,7 +17,8 @@ pub(crate) struct LockedFile {
     file: File,
     locked_by: Option<Process>,
     /// The folder that has to be synced before the file can be found by its name after a crash.
-    /// `None` once the folder is synced, and for a file that cannot be new.
+    /// `None` once the folder is synced, and for a file that cannot be new or whose path cannot be
+    /// resolved.
     new_in: Mutex<Option<PathBuf>>,
 }
 

@@ -1,4 +1,4 @@
-//! [`FileStore`]: a regular file, none of which stays in the kernel's page cache.
+//! [`FileStore`]: a regular file, kept out of the kernel's page cache as far as possible.
 //!
 //! The library has a cache of its own, with a limit. A second copy in the kernel would defeat that
 //! limit. [`CacheMode`] lists the ways to avoid the copy, and [`FileStore::cache_mode`] returns the
@@ -17,12 +17,12 @@
 //! | `opening.rs` | the steps of opening a file; choosing the cache mode |
 //! | `open.rs` | the order of the steps: the file is identified, locked, and emptied last |
 //!
-//! **Locks between processes.** A writable open takes an exclusive advisory lock (flock) before it
-//! changes anything, and keeps it until the store is dropped. A read-only open takes no lock, for
-//! three reasons. With a shared lock any reader could keep the file's owner out for as long as it
-//! likes. Files on a read-only medium may not support locks. And a lock would promise that the file
-//! does not change, although programs without locks can change it. A reader learns from
-//! [`Store::version`](super::Store::version) that the file has changed.
+//! **Locks between processes.** By default, a writable open takes an exclusive advisory lock
+//! (flock) before it changes anything, and keeps it until the store is dropped. A read-only open
+//! takes no lock, for three reasons. With a shared lock any reader could keep the file's owner out
+//! for as long as it likes. Files on a read-only medium may not support locks. And a lock would
+//! promise that the file does not change, although programs without locks can change it. A reader
+//! learns from [`Store::version`](super::Store::version) that the file has changed.
 //!
 //! **What a sync means.** Only [`Store::sync`](super::Store::sync) makes data durable. If it fails,
 //! the kernel may have dropped the bytes of earlier writes, and will not report that again. Only in

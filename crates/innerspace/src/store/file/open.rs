@@ -1,5 +1,5 @@
-//! Opening a file in steps: the file is opened, locked, and then emptied. The caller can learn
-//! which file it is before the file is locked or changed.
+//! Opening a file in steps: the file is opened, locked, and then emptied if that was requested. The
+//! caller can learn which file it is before the file is locked or changed.
 //!
 //! The file that a path names can change between any two steps, so a file is identified by its open
 //! descriptor. Once the file is locked, two things are checked again: the path, because a process
@@ -104,7 +104,8 @@ impl FileOptions {
     ///
     /// # Errors
     /// See [`FileOpenError`]. [`FileOpenError::PermissionDenied`] if the file was not opened for
-    /// the access wanted. [`FileOpenError::Io`] if it was opened for appending or with `O_DIRECT`.
+    /// the access wanted. [`FileOpenError::Io`] if it was opened with `O_DIRECT`, or if it is to be
+    /// written and was opened for appending.
     pub fn open_file(self, file: File) -> Result<FileStore, FileOpenError> {
         let path = Opened::path_of(&file);
         self.over(Opened::given(file, &path, self.access)?)

@@ -117,7 +117,8 @@ pub enum FileOpenError {
         /// The path as given.
         path: PathBuf,
     },
-    /// The file, or a folder on its path, does not permit this access.
+    /// The file, or a folder on its path, does not permit this access. Or the file was passed in
+    /// open, but not for this access.
     #[error("{}: no permission to {} it", shown(path), verb(*access))]
     PermissionDenied {
         /// The path as given.

@@ -188,7 +188,8 @@ impl Store for FileStore {
 /// Linux only. On tmpfs and similar file systems the page cache is the file itself.
 ///
 /// # Errors
-/// The file cannot be opened. On systems other than Linux, always [`io::ErrorKind::Unsupported`].
+/// The file cannot be opened, or the system does not say what is cached. On systems other than
+/// Linux, [`io::ErrorKind::Unsupported`] for every file that can be opened.
 pub fn kernel_cached_pages(path: impl AsRef<Path>) -> io::Result<PageCount> {
     sys::cached_bytes_of(path.as_ref()).map(PageCount::ceil)
 }

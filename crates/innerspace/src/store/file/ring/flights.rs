@@ -378,7 +378,7 @@ mod tests {
         while flights.state.lock().calls_since.is_none() {
             std::thread::yield_now();
         }
-        // A call of `start` that fails leaves this state.
+        // `ensure_thread` leaves this state if it cannot start a thread.
         flights.state.lock().calls_since = None;
         flights.state.lock().thread = 0;
         drop(let_go);
