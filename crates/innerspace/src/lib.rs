@@ -133,7 +133,7 @@
 //! | | at least | at most |
 //! |---|---|---|
 //! | limit of a memory | 256 KiB ([`MINIMUM_LIMIT`]) | what the machine or the container has |
-//! | limit of a group | 8 pages and 2 for each accessor, at least 10 | any; its parent's holds too |
+//! | limit of a group | 8 pages and 2 for each accessor, at least 10 | any; its parent's applies |
 //! | groups | | 65,536, 8 deep ([`MAX_DEPTH`]); at most 4,096 below any group except the root |
 //! | block of a file | 4 KiB, the default | 2 MiB, a power of two |
 //! | file | | 2^63 - 1 bytes |
