@@ -205,8 +205,8 @@ impl<T: Element> Array<T> {
     /// Sets the element with number `index`. A sync of the file makes it durable.
     ///
     /// # Errors
-    /// [`FileError::NoSuchElement`], [`FileError::PastEnd`] if the file was cut since, and the
-    /// errors of [`PagedFile::write_at`]. After an error the element is unchanged.
+    /// [`FileError::NoSuchElement`], [`FileError::PastEnd`] if the file was cut after the array was
+    /// created, and the errors of [`PagedFile::write_at`]. After an error the element is unchanged.
     pub fn set(&self, index: u64, value: T) -> Result<(), FileError> {
         self.set_element(index, value, Wait::Yes)
     }

@@ -461,17 +461,20 @@ impl PagedFile {
     }
 
     /// Forgets the cached blocks of a range, and takes over the store's length. Use this for stores
-    /// that other processes change. Unwritten blocks stay, and so do written ones that no sync has
-    /// covered; views keep their bytes. Returns the number of pages forgotten.
+    /// that other processes change. Unwritten blocks stay. If the store has taken blocks of the
+    /// range that no sync has covered, it is synced first; blocks that it may still lose after that
+    /// stay, too. Views keep their bytes. Returns the number of pages forgotten.
     ///
-    /// By this call, the caller confirms that it knows of such changes: a file whose reads failed
-    /// with [`FileError::ChangedInPlace`] can be read again, and blocks cached outside the range
-    /// count as current.
+    /// By this call, the caller confirms that it knows of changes by other processes: a file whose
+    /// reads failed with [`FileError::ChangedInPlace`] can be read again, and blocks cached outside
+    /// the range count as current.
     ///
     /// There is no `try_` form: an invalidation asks the store for its length.
     ///
     /// # Errors
-    /// The store's error when it is asked for its length.
+    /// The store's error when it is asked for its version or its length. Also [`FileError::Limit`]
+    /// if the store has become longer, the file's last block is viewed, and there is no memory to
+    /// move it.
     pub fn invalidate(&self, range: impl RangeBounds<u64>) -> Result<PageCount, FileError> {
         truncate::invalidate(self.core(), self.core().blocks_of(self.bytes(range)?))
     }

@@ -23,12 +23,10 @@ impl FileInner {
         FileInner { core, first }
     }
 
-    /// Returns the file's state.
     pub(crate) fn core(&self) -> &Arc<FileCore> {
         &self.core
     }
 
-    /// Returns the first handle.
     pub(super) fn first(&self) -> &Arc<Handle> {
         &self.first
     }

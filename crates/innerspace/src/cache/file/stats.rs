@@ -7,7 +7,8 @@ use crate::frame::FlagSet;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::{ByteSize, Grouped, PageCount};
 
-/// Statistics of a file's contents and events. Sizes are in pages of 4 KiB, events in blocks.
+/// Statistics of a file's contents and events. Unless a field says otherwise, sizes are in pages of
+/// 4 KiB, and events in blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
