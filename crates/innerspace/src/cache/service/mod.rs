@@ -62,8 +62,8 @@ pub(crate) struct Cache {
     closed: Condvar,
     /// The dirty pages of each group's files.
     pub(super) dirty: GroupPages,
-    /// Pages that cannot be evicted, dirty or not, because their write is under way, or no sync has
-    /// covered it.
+    /// Pages that cannot be evicted, dirty or not, because their write is under way, or because no
+    /// sync has covered that write.
     pub(super) behind: GroupPages,
     /// Pages in requests to stores.
     pub(super) in_flight: GroupPages,
@@ -74,7 +74,7 @@ pub(crate) struct Cache {
     pub(super) workers: Workers,
     flights: Arc<Flights>,
     /// Whether jobs are left to the service: no thread could be started for them, or they had to
-    /// wait.
+    /// wait for their turn.
     unserved: AtomicBool,
     /// The lanes for calls of futures, by the file or space that they use.
     task_lanes: Lanes,
@@ -247,7 +247,7 @@ impl Cache {
 
     /// Waits for the calls that were left to threads of the memory. Gives up if, for
     /// [`DEFERRED_WAIT`], no such call ends and no store of a file that is being closed accepts any
-    /// bytes. In a job, does not wait for them.
+    /// bytes. In a job, it does not wait for these calls.
     pub(crate) fn wait_deferred(&self) {
         // This waits for threads that briefly keep a space alive: they may defer its end.
         drop(self.visits.write());
@@ -303,7 +303,7 @@ impl Cache {
     }
 
     /// Frees what was retired, after a grace period, if there is no longer a service. The caller
-    /// has released a file that is not cached, and holds no lock.
+    /// has released a direct-access file, and holds no lock.
     pub(crate) fn flush_if_abandoned(&self) {
         if self.abandoned.load(Ordering::Relaxed) {
             self.pool.flush_retired();

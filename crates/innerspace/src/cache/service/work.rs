@@ -35,9 +35,9 @@ impl Cache {
     /// Makes the syncs that eviction requested, and lets each file of a group with too many dirty
     /// pages write one run, so that no file waits for the others. If the memory has worker threads,
     /// this is left to them, so that a store that hangs does not keep other files from being
-    /// written. A failure is recorded in the file's error sequence. A closed file needs no sync.
-    /// Does nothing unless this was requested. Returns [`Step::More`] if this thread has written
-    /// blocks.
+    /// written. The results of the syncs are ignored: a failure is recorded in the file's error
+    /// sequence, and a closed file needs no sync. Does nothing unless writes were requested
+    /// ([`Cache::want_writes`]). Returns [`Step::More`] if this thread has written blocks.
     fn run_writes(&self) -> Step {
         if !self.writes_wanted.swap(false, Ordering::Acquire) {
             return Step::Idle;
