@@ -1,21 +1,21 @@
-//! Guards calls to stores: what a thread inside one may do with the file, and which stores may be
-//! called on behalf of another operation.
+//! Guards calls to stores: what a thread may do with the file during such a call, and which stores
+//! may be called on behalf of another operation.
 //!
 //! A store may be called with locks of the file's blocks, and its `invalidate` lock, held. If the
 //! store called the same file on the same thread, that call could wait for these locks for ever. So
-//! any call to the file that may wait returns an error there. The store may use other files: it may
-//! itself be made of files.
+//! any such call that may wait returns an error. The store may use other files: it may itself be
+//! made of files.
 //!
 //! A file, the files that its store is made of, and so on, form a stack. Files are locked from the
 //! top of a stack downwards. An operation that needs memory, makes room for dirty blocks, or does
 //! the service's work calls stores of files other than its own. These files may be anywhere in a
-//! stack, even above a file that this thread has locked (its append, its `invalidate`, or a direct
-//! file's layout: [`FileLocked`](crate::exec::reentry::FileLocked)) or whose store it is calling.
-//! While such a file is locked or its store is being called, the operation calls only stores that
-//! use no files, judging by what they declare and what has been seen so far
-//! ([`FileCore::may_call_unasked`]). Dirty blocks of other files are written with nothing locked:
-//! an operation that found no memory releases its locks, makes room, and tries again
-//! ([`with_room`]).
+//! stack, even above a file whose store this thread is calling, or that it has locked (with the
+//! append, long-view or `invalidate` lock, or the layout lock of a direct-access file:
+//! [`FileLocked`](crate::exec::reentry::FileLocked)). While such a file is locked or its store is
+//! being called, the operation calls only stores that use no files, judging by what they declare
+//! and what has been seen so far ([`FileCore::may_call_unasked`]). Dirty blocks of other files are
+//! written with nothing locked: an operation that found no memory releases its locks, makes room,
+//! and tries again ([`with_room`]).
 
 use std::io;
 use std::ops::Range;

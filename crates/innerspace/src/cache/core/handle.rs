@@ -23,7 +23,6 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// Creates the first handle of a file.
     pub(crate) fn first(core: &Arc<FileCore>) -> Arc<Handle> {
         Handle::new(core, None)
     }

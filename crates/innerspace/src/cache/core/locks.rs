@@ -1,4 +1,4 @@
-//! The locks of a file on which callers may sleep.
+//! The locks of a file that callers may sleep on.
 
 use crate::cache::dirty::index::DirtyIndex;
 use crate::cache::index::Index;

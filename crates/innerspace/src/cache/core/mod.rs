@@ -5,7 +5,7 @@
 //! - `store_handle`, `store_probe`, `store_version`: the store; the calls to it before a file is
 //!   opened on it; whether another process has changed it
 //! - `ready_list`: futures that wait for bytes
-//! - `gate`: calls to the store, and what a thread inside one may do with the file
+//! - `gate`: calls to the store, and what a thread may do with the file during such a call
 //! - `handle`, `closing`: the state of one handle; the progress of the file's closing
 //! - `counters`, `validate`: event counters; a recount of all counters for tests
 
@@ -387,8 +387,8 @@ impl FileCore {
         self.mappers.has_locked(self.pages_in(block))
     }
 
-    /// Revokes those translations of whole blocks that `how` names. The caller waits for a grace
-    /// period afterwards.
+    /// Revokes translations of the blocks, as `how` says. The caller waits for a grace period
+    /// afterwards.
     pub(crate) fn revoke(&self, blocks: Range<u64>, how: Revoke) {
         self.mappers.revoke(self.pages_of(blocks), how);
     }
@@ -399,8 +399,8 @@ impl FileCore {
         domain.synchronize_with(|owner| self.mappers.has_owner(owner));
     }
 
-    /// Revokes those translations of whole blocks that `how` names, and waits until no access uses
-    /// them (I6).
+    /// Revokes translations of the blocks, as `how` says, and waits until no access uses them (I6).
+    /// Does nothing if the file has no mapper.
     pub(crate) fn revoke_and_wait(&self, blocks: Range<u64>, how: Revoke) {
         if !self.mappers.is_empty() {
             self.revoke(blocks, how);

@@ -24,7 +24,7 @@ pub(crate) struct Request {
     payer: GroupId,
     /// The blocks with the requested bytes.
     blocks: Range<u64>,
-    /// Set while the future is due: the next operation on the file that ends wakes the future.
+    /// Set while the future is due: the next operation on the file wakes the future when it ends.
     due: Due,
     answer: WakerSlot<Answer>,
 }
