@@ -5,7 +5,7 @@
 //! |---|---|---|---|
 //! | empty | 0 | 0 | 0 |
 //! | block | 1 | 0 | frame |
-//! | shadow of an evicted block | 2 | number of evictions before its own (60 bits) | |
+//! | shadow of an evicted block | 2 | its group, and the group's clock at its eviction (60 bits) | |
 //! | node | 3 | height: 1 for a node of block words, one more for each level above | frame |
 //!
 //! So the upper bits of the word of a block or node are the offset of its bytes in the arena
@@ -53,15 +53,14 @@ pub(crate) enum Word {
     Empty,
     /// A cached block, with its first frame.
     Block(FrameId),
-    /// The shadow of an evicted block: the group that it was charged to, and the count of pages
-    /// that this group had evicted by then. The block counts as absent.
+    /// The shadow of an evicted block: the group that it was charged to, and the value of that
+    /// group's clock at the eviction. The block counts as absent.
     Shadow(u64),
     /// A node, with its frame and its height.
     Node(FrameId, u32),
 }
 
 impl Word {
-    /// Decodes a word.
     #[inline]
     pub(crate) fn decode(word: u64) -> Word {
         let frame = FrameOffset::in_word(word).id();
@@ -73,7 +72,6 @@ impl Word {
         }
     }
 
-    /// Encodes a word.
     #[inline(always)]
     pub(crate) fn encode(self) -> u64 {
         match self {

@@ -287,7 +287,7 @@ fn a_run_goes_in_as_its_blocks_would_and_ends_at_one_that_is_there() {
     }
 }
 
-/// Returns how many nodes an insertion asks for that has none.
+/// Returns the number of nodes that an insertion requests if it is given none.
 fn nodes_for(index: &Index, nodes: &TestNodes, block: u64) -> Option<usize> {
     let (none, shadows) = (&mut Vec::new(), &mut Vec::new());
     let refused = index

@@ -151,7 +151,7 @@ impl<'a, T> IndexWriter<'a, T> {
         self.prune(nodes, block, freed);
     }
 
-    /// Removes the shadows of all blocks at or after `from`, the new end of the file.
+    /// Removes the shadows of all blocks at or after `from`.
     pub(crate) fn drop_shadows(&mut self, nodes: &impl Nodes, from: u64) {
         let shadows = &mut self.guarded.counts.shadows;
         let mut drop_shadow = |_, slot: &AtomicU64, word| -> Option<()> {
