@@ -84,7 +84,7 @@ impl BitOr for Get {
     }
 }
 
-/// The assumption about the store on which a new block is made. Until the block is in the index,
+/// The assumption about the store under which a new block is made. Until the block is in the index,
 /// another thread may make the assumption false.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Basis {
