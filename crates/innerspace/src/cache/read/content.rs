@@ -49,9 +49,9 @@ pub(crate) fn content(core: &FileCore, block: u64) -> Result<Content, FileError>
     Ok(Content::Data)
 }
 
-/// Returns the first block after `block` that is not known to be a hole: `u64::MAX` if the store
-/// ends before `block`, and `block` itself if that is no longer known to be a hole. The caller has
-/// found `block` itself to be a hole.
+/// Returns the first block after `block` that is not known to be a hole. Returns `u64::MAX` if the
+/// store ends before `block`, and `block` itself if it is no longer known to be a hole. The caller
+/// has found `block` to be a hole.
 pub(crate) fn end_of_hole(core: &FileCore, block: u64) -> u64 {
     let bytes = stored_bytes(core, block);
     if bytes.is_empty() {

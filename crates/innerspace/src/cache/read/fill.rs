@@ -335,10 +335,10 @@ impl FileCore {
     }
 
     /// Puts the absent blocks of a range in flight, for a future that waits for them. Returns
-    /// whether all blocks are in flight or cached. Does nothing, and returns false, if one of them
-    /// is neither cached nor known to have data, if the file is locked exclusively, if the store
-    /// has to be asked for its version, or in a call to the store. Never waits, and looks at no
-    /// more blocks than fit into memory.
+    /// whether all blocks are in flight or cached. Does nothing, and returns false, in a call to
+    /// the store, if the blocks together exceed the nearest limit, if the store has changed or has
+    /// to be asked for its version, if the file is locked exclusively, or if a block is neither
+    /// cached nor known to have data. Never waits.
     pub(crate) fn begin_fills(&self, blocks: Range<u64>) -> bool {
         let most = self.nearest_limit() / self.block_bytes();
         if self.in_store_call() || blocks.end - blocks.start > most {
@@ -422,8 +422,8 @@ impl FileCore {
         first
     }
 
-    /// Returns the basis of a new block where, by a query that began at the hole epoch `epoch`, the
-    /// store has no data.
+    /// Returns the basis of a new block at a place where the store has no data, according to a
+    /// query that began at the hole epoch `epoch`.
     pub(crate) fn hole_basis(&self, block: u64, epoch: u64) -> Basis {
         let start = block << self.block_shift();
         if self.blocks.stored.load(Ordering::Acquire) <= start {
@@ -465,7 +465,7 @@ impl FileCore {
     /// moved, or its section is over before the first grace period here ends, and the revocation
     /// finds its translation. (A mapper takes the mutex of the index after it has registered. So if
     /// a thread moves the epoch under that mutex and then sees no mapper, every fault of a mapper
-    /// registered later comes after it, and finds the block in the index.)
+    /// registered later comes after the move, and finds the block in the index.)
     pub(crate) fn end_hole(&self, blocks: Range<u64>) {
         self.move_hole_epoch();
         self.end_hole_moved(blocks);

@@ -81,8 +81,9 @@ use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::units::{MIB, PAGE_SHIFT, PAGE_SIZE, PageCount};
 
-/// Frames that are taken before their blocks are read or moved have at most this many bytes, and
-/// take at most `1 / AT_ONCE_PART` of the limit. One block's frames are always taken.
+/// The most bytes of frames that are taken at a time, before their blocks are read or moved. They
+/// also take at most `1 / AT_ONCE_PART` of the nearest limit. But the frames of at least one block
+/// are taken.
 const AT_ONCE: u64 = 2 * MIB;
 const AT_ONCE_PART: u64 = 16;
 
@@ -232,7 +233,7 @@ impl Handle {
         }
     }
 
-    /// Returns a view of new pages, to which the bytes of several blocks are copied.
+    /// Returns a view of new pages, to which the bytes of the range are copied.
     pub(super) fn copied_view(
         self: &Arc<Handle>,
         range: Range<u64>,
@@ -298,8 +299,9 @@ fn end_writes(core: &FileCore, blocks: Range<u64>) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Returns `pages` consecutive pages, charged to the file's group: single pages, or, if the arena
-/// has no windows, one block of pages.
+/// Returns `pages` consecutive pages, charged to the file's group. If the arena has no windows, and
+/// the pages have at most 2 MiB, they are one block, which may have more pages. Otherwise they are
+/// single pages.
 fn pages_in_row(
     core: &FileCore,
     pages: u64,
@@ -438,8 +440,8 @@ impl<'f> LineUp<'f> {
 
     /// Makes the next block in the window. If it has data, also makes the absent blocks with data
     /// directly after it, as many as there are frames for and as fit in one request. Returns false
-    /// if another thread made one of them. With `ahead`, notes the miss in that handle's stream,
-    /// which may read ahead.
+    /// if another thread made one of them, or if the block was in a hole that has ended meanwhile.
+    /// With `ahead`, notes the miss in that handle's stream, which may read ahead.
     fn make(&mut self, ahead: Option<&Handle>) -> Result<bool, FileError> {
         let core = self.core;
         let steady = core.locks.shared();

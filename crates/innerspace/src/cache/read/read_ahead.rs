@@ -56,8 +56,8 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// Returns the blocks in the order in which they will be needed. Neighbours are in ascending
-    /// order even if the stream goes downwards.
+    /// Returns the blocks in the order in which they will be needed. But neighbours are in
+    /// ascending order even if the stream goes downwards.
     pub(crate) fn blocks(self) -> impl Iterator<Item = u64> {
         let (first, step) = match self.step {
             -1 => (self.first.wrapping_add_signed(1 - self.count as i64), 1),
@@ -260,7 +260,6 @@ impl Stream {
         }
     }
 
-    /// Sets the reading order of the handle.
     pub(crate) fn set_reading(&self, reading: Reading) {
         let number = match reading {
             Reading::Normal => 0,

@@ -102,7 +102,6 @@ impl Transfer for Fill {
 }
 
 impl Fill {
-    /// Returns the first block.
     fn first(&self) -> u64 {
         self.request.blocks().start
     }
@@ -450,7 +449,7 @@ impl FileCore {
     }
 
     /// Wakes due futures where no lock is held: here if this thread is in a job and not in a call
-    /// to a store, otherwise in another job.
+    /// to a store, otherwise by a deferred call.
     pub(crate) fn wake_due_elsewhere(&self) {
         if !self.ready.is_any_due() {
             return;

@@ -1,9 +1,9 @@
 //! Reads without caching (DONTCACHE): bytes that are needed once leave no blocks behind.
 //!
 //! A block that another operation brought in is read where it is, and not marked as used. Blocks
-//! that an uncached read brings in, the block that it needs and those read ahead after it, are held
-//! until they are used. Then they are evicted without a shadow, unless they were used in another
-//! way meanwhile: marked by a use, held, viewed, mapped or written.
+//! that an uncached read brings in (the block that it needs, and those read ahead after it) are
+//! held until they are used. Then they are evicted without a shadow, unless they were used in
+//! another way meanwhile: marked by a use, held, viewed, mapped or written.
 //!
 //! Two cases are decided by the state of the frame at the moment of the eviction, since the frame's
 //! metadata has no bits left to record more. A block that was only prefetched meanwhile has no mark
@@ -33,8 +33,8 @@ impl PagedFile {
     /// Like [`PagedFile::read_at`], for bytes that are needed once: a block that was not cached
     /// before is not cached afterwards, unless it was read in another way, viewed, mapped or
     /// written meanwhile. A prefetch meanwhile does not count as such a use. A block that is in use
-    /// at the very moment at which this read drops it also stays, even if the user is a read of
-    /// this kind: two reads that go over the same bytes at the same time may leave blocks in the
+    /// at the very moment at which this read drops it also stays, even if it is another uncached
+    /// read that uses it: two such reads of the same bytes at the same time may leave blocks in the
     /// cache, which are evicted like all others.
     ///
     /// # Errors

@@ -105,7 +105,7 @@ impl View {
     /// ```
     ///
     /// # Errors
-    /// The bytes are not aligned for such values, or not a whole number of them.
+    /// If the bytes are not aligned for such values, or are not a whole number of them.
     #[cfg(feature = "zerocopy_0_8")]
     pub fn cast<T>(&self) -> Result<&[T], zerocopy::CastError<&[u8], [T]>>
     where

@@ -1,7 +1,7 @@
 //! The size of the read-ahead window: where it begins, how it grows and shrinks, and its bounds.
 //!
-//! - The first window of a stream is [`FIRST_WINDOW`]. A scan, and a file that is opened for
-//!   sequential reading, begin with the largest window (`read_ahead`).
+//! - The first window of a stream is [`FIRST_WINDOW`]. A scan, and a handle or mapping that is read
+//!   in the order `Reading::Sequential`, begin with the largest window (`read_ahead`).
 //! - The next window is twice the last, or half of it if most of the last was evicted unused
 //!   ([`Tuning::next`]).
 //! - The largest window is a part of the nearest limit ([`largest`]). It is also bounded by the
