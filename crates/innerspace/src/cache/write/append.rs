@@ -26,8 +26,9 @@ use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
 
 /// Writes all of `bytes` at the end of the file, and returns their offset. If the append finds no
-/// memory half-way through, it frees some of the file's own blocks and continues. So only a store
-/// that fails, or the write order, can leave only a part of the bytes in the file.
+/// memory half-way through, it frees some of the file's own blocks and continues. After an error,
+/// the file may have only the first part of the bytes: if the store fails, if the write order holds
+/// blocks back, or if there is still no memory after [`ROOMS`] such attempts.
 pub(crate) fn append(core: &FileCore, bytes: &[u8]) -> Result<u64, FileError> {
     core.check_writable()?;
     // An append that failed half-way is not repeated: the rest would not follow the first part.

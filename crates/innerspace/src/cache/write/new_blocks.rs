@@ -57,10 +57,10 @@ pub(crate) enum Source<'b> {
     Zeros(usize),
 }
 
-/// The length of the shortest write whose bytes and frames together fill a second-level cache of
-/// 1 MiB. Writes of at least this length are copied past the caches. (On a Zen 4 with 1 MiB,
-/// writing 16 or 128 MiB by calls of 512 KiB and 1 MiB takes 185 to 217 ns a page instead of 385 to
-/// 493. With reading the bytes back, immediately or at the end, it takes 487 to 561 ns instead of
+/// The length of the shortest write whose bytes and frames together fill a second-level cache of 1
+/// MiB. Writes of at least this length are copied past the caches. (On a Zen 4 with 1 MiB, writing
+/// 16 or 128 MiB by calls of 512 KiB and 1 MiB takes 185 to 217 ns a page instead of 385 to 493. If
+/// the bytes are also read back, immediately or at the end, the total is 487 to 561 ns instead of
 /// 591 to 854. Shorter writes that reuse the same few frames, 2 MiB for example, are faster through
 /// the caches.)
 const PAST_CACHES: usize = match cfg!(any(shuttle, miri)) {
@@ -207,7 +207,7 @@ fn insert_appended(core: &FileCore, block: u64, frame: FrameId) -> bool {
     }
     drop(writer);
     match made {
-        // There was no mapping under the mutex, and the faults of a later one see the page.
+        // While the mutex was held, there was no mapping. The faults of a later one see the page.
         true => {
             core.cut_known_hole(&blocks);
             core.ready.filled(blocks);
@@ -227,9 +227,10 @@ pub(crate) fn take_back(core: &FileCore, frame: FrameId) {
     }
 }
 
-/// Writes the first whole pages of `bytes`, up to the first that is cached: as many as fit in a run
-/// and under the dirty limit, and get frames. `bytes` is the rest of a write of `write_len` bytes.
-/// Returns how many bytes it wrote: 0 if the first page has to be written alone.
+/// Writes the first whole pages of `bytes`, up to the first page that is already cached: as many as
+/// fit in a run and under the dirty limit, and as there are frames for. `bytes` is the rest of a
+/// write of `write_len` bytes. Returns how many bytes it wrote: 0 if the first page has to be
+/// written alone.
 pub(crate) fn write_new_run(
     core: &FileCore,
     offset: u64,
@@ -276,7 +277,8 @@ pub(crate) fn write_new_run(
     Ok(made << core.block_shift())
 }
 
-/// Returns how many blocks from `first` on, up to the first that is cached now, but at most `most`.
+/// Returns the number of blocks from `first` to the first one that is cached now, but at most
+/// `most`.
 fn absent_from(core: &FileCore, first: u64, most: u64) -> u64 {
     let _section = core.pool.domain.reader();
     let end = first + most;
@@ -312,7 +314,8 @@ pub(crate) fn note_new(core: &FileCore, dirty: &mut DirtyIndex, blocks: Range<u6
 /// number of blocks inserted.
 ///
 /// The rest are freed, because another thread has made one of them, the file is closed, `may` has
-/// refused, or no node could be allocated. In the last case the error is also returned. With
+/// refused, or no node could be allocated. In the last case the error is also returned. If a store
+/// panics while memory is reclaimed for a node, the panic resumes at the end. With
 /// [`AllocMode::NoWait`], the caller's `may` must refuse if there is a mapping.
 pub(crate) fn insert_complete(
     core: &FileCore,
