@@ -130,7 +130,7 @@ impl DirtyIndex {
         self.accepted.set(blocks, self.progress.acceptances);
     }
 
-    /// Notes that a sync has succeeded that began when `through` was the latest acceptance.
+    /// Notes the success of a sync that began when `through` was the latest acceptance.
     pub(crate) fn synced(&mut self, through: u64) {
         self.accepted.retain(|number| number > through);
     }
@@ -223,7 +223,6 @@ impl DirtyIndex {
         self.closing = true;
     }
 
-    /// Returns the progress numbers as they are now.
     pub(crate) fn progress(&self) -> Progress {
         self.progress
     }

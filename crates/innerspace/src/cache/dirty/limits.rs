@@ -25,7 +25,7 @@ const BACKGROUND_PART: u64 = 5;
 /// back or a store keeps failing.
 const HARD_PART: u64 = 2;
 
-/// How many dirty pages a group has.
+/// How close a group is to its limits on dirty and unwritten pages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum DirtyLevel {
     /// Blocks are written when they are old enough.

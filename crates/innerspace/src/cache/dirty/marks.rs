@@ -72,8 +72,8 @@ pub(crate) fn forget_dirty(core: &FileCore, block: u64, frame: FrameId) {
 /// is published before the mutex of the index is released, and DIRTY is changed under that mutex
 /// too.
 ///
-/// A file that no longer has such blocks leaves a list under the same mutex, but only when the list
-/// is next used: so a file that is alternately written and synced stays listed.
+/// A file that no longer belongs in one of these lists leaves it under the same mutex, but only
+/// when the list is next used: so a file that is alternately written and synced stays listed.
 #[inline]
 pub(crate) fn publish(core: &FileCore, index: &mut DirtyIndex) {
     let (now, before) = index.publish();

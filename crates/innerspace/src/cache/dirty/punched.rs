@@ -10,10 +10,10 @@
 //! - *Lost*: a sync failed, perhaps concurrently with the punch, or a write into an emptied block
 //!   may have failed half-way. Punching again makes the block emptied.
 //!
-//! Two events end both states: the store accepts a write of the block (from then on the cache keeps
-//! the block until a sync), or a cut removes the block from the file. A file has at most [`MOST`]
-//! ranges when a punch begins. How a lost punch is repeated, and how writes change a range, is in
-//! `docs/protocols/durability.md`.
+//! Two events end either state: the store accepts a write of the block (from then on the cache
+//! keeps the block until a sync), or a cut removes the block from the file. A file has at most
+//! [`MOST`] ranges when a punch begins. How a lost punch is repeated, and how writes change a
+//! range, is in `docs/protocols/durability.md`.
 //!
 //! Nothing is noted for a store that keeps what it has accepted (`Accepted::Kept`). Changes of
 //! length are not noted either: by the contract of

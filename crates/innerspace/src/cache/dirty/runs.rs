@@ -99,7 +99,7 @@ impl<T: Copy + PartialEq> Runs<T> {
         self.runs.insert(blocks.start, Run { end, note });
     }
 
-    /// Sets the note of blocks, whether they are in the set or not.
+    /// Sets the note of blocks. Those that are not in the set are added.
     pub(crate) fn set(&mut self, blocks: Range<u64>, note: T) {
         self.remove_all(blocks.clone());
         self.note_run(blocks, note);

@@ -25,7 +25,7 @@ pub(crate) struct WriteState {
     /// The block at which the next write by the flusher, or by a writer over the dirty limit,
     /// begins.
     next_block: AtomicU64,
-    /// Whether a job was started that writes the file's dirty blocks, and has not ended.
+    /// Whether a job that writes the file's dirty blocks was started and has not ended.
     is_flushing: AtomicBool,
 }
 

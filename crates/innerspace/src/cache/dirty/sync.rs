@@ -134,9 +134,10 @@ pub(crate) fn sync_if_wanted(core: &FileCore) -> Result<(), FileError> {
     sync_store_as(core, SyncWhat::Data, Wait::No)
 }
 
-/// Syncs the store before frames are evicted, if some of their blocks are accepted and not synced.
-/// If there are such blocks and `may_call` is false, requests a sync in the background instead, and
-/// returns false. Otherwise returns true, even if the sync fails.
+/// Syncs the store before frames are evicted, if it has accepted some of their blocks and may still
+/// lose them, or may have lost them. If there are such blocks and `may_call` is false, requests a
+/// sync in the background instead, and returns false. Otherwise returns true, even if the sync
+/// fails.
 pub(crate) fn sync_before_eviction(core: &FileCore, frames: &[FrameId], may_call: bool) -> bool {
     if core.id.accepted == Accepted::Kept {
         return true;

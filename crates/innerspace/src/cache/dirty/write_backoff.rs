@@ -2,8 +2,9 @@
 //!
 //! After a failure, writes that no sync asked for (by the flusher, a writer over the dirty limit,
 //! or reclaim) are skipped: the next attempt, then the next three, seven and so on, until a write
-//! succeeds. In each new tick of the clock, attempts are allowed in any case until one fails.
-//! Meanwhile, a writer over the dirty limit gets the failure as its error. A sync always tries.
+//! succeeds. In each new tick of the clock, attempts are allowed in any case until one fails. Until
+//! a write succeeds, a writer over the dirty limit gets the failure as its error. A sync always
+//! tries.
 
 use crate::sync::Mutex;
 

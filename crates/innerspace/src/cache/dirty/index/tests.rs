@@ -92,7 +92,7 @@ fn held_blocks_are_passed_over_and_explained() {
     );
 }
 
-/// Too many blocks to hold a mutex for each of them.
+/// So many blocks that work for each of them would never end.
 const MANY: u64 = 1 << 40;
 
 #[test]
