@@ -3,8 +3,8 @@
 //! Reclaim names frames without holding them: each may belong to another block by now. So an
 //! eviction takes a reference to a cached frame, checks its owner, locks it without waiting, and
 //! checks that the file's index leads to it. After that, the frame is a block of the file, and
-//! stays in the index. Cleaning checks only the owner: it then writes whatever dirty blocks the
-//! file has there.
+//! stays in the index. Cleaning checks only the owner: it writes whatever dirty blocks the file has
+//! at the block numbers in the frames' metadata.
 
 use std::ops::Range;
 

@@ -284,8 +284,8 @@ fn hole_pages(core: &FileCore, page: u64, holes: &Range<u64>, around: &Range<u64
 
 /// Prepares a locked block for the fault, and returns it, with the current barrier number if the
 /// fault is a write. Returns `None`, with the block unlocked, if the block is viewed, and a frame
-/// to move it to must first be allocated. That is so again if the block is viewed just after it was
-/// moved to `spare`.
+/// to move it to must first be allocated. Also returns `None` if the block is viewed just after it
+/// was moved to `spare`.
 fn prepare<'f>(
     core: &'f FileCore,
     locked: Locked<'f>,

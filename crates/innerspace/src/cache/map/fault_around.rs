@@ -1,12 +1,12 @@
-//! Fault-around: maps blocks near that of a page fault together with it, if that needs neither
+//! Fault-around: a page fault that maps a block also maps blocks near it, if that needs neither
 //! waiting nor a mutex.
 //!
 //! A block is taken if it is cached, up to date, not locked and not waited for. To take it, the
 //! fault locks the block, and counts one of its pages as installed; that count holds the frame as a
 //! reference would, and goes into the page table with the page. So a neighbour is installed under
 //! its block's lock, like the page of the fault. An operation that evicts, cuts off, punches or
-//! moves the block holds the lock either before, and then the block is skipped, or after, and then
-//! it finds the page.
+//! moves the block holds its lock, too. If it has the lock when the fault tries to take it, the
+//! fault skips the block. If it gets the lock after the fault, it finds the page.
 //!
 //! The locks are taken in the section in which the pages are installed, by a single try that does
 //! not use the wait table. They are released after the section, because unlocking may wake a

@@ -84,7 +84,6 @@ impl MapperList {
     pub(crate) const ENTRY_BYTES: usize =
         (11 * (size_of::<MapperId>() + size_of::<Weak<dyn Mappers>>()) + 16) / 6;
 
-    /// Adds a mapper.
     pub(crate) fn add(&self, mapper: Weak<dyn Mappers>) -> MapperId {
         let mut list = self.list.lock();
         let id = MapperId(list.next);
@@ -107,7 +106,6 @@ impl MapperList {
         mappers.iter().any(|mapper| mapper.owner() == space)
     }
 
-    /// Whether no mapper is registered.
     pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::SeqCst) == 0
     }
@@ -133,7 +131,6 @@ impl MapperList {
         self.each(|mapper| mapper.age(pages.clone(), used));
     }
 
-    /// Calls every mapper.
     fn each(&self, mut ask: impl FnMut(&dyn Mappers)) {
         if self.is_empty() {
             return;
