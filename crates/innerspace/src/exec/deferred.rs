@@ -110,7 +110,6 @@ impl Deferred {
         self.left.state.lock().queue.push_back((of, open, call));
     }
 
-    /// Returns whether the queue is empty.
     pub(crate) fn is_queue_empty(&self) -> bool {
         self.left.state.lock().queue.is_empty()
     }

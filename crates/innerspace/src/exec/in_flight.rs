@@ -63,7 +63,6 @@ pub(crate) enum Stage {
 }
 
 impl<W> Entry<W> {
-    /// Returns the request's blocks.
     pub(crate) fn blocks(&self) -> &Range<u64> {
         &self.blocks
     }
@@ -73,7 +72,6 @@ impl<W> Entry<W> {
         self.queued.lock().take()
     }
 
-    /// Returns whether the work is queued.
     pub(crate) fn is_queued(&self) -> bool {
         self.queued.lock().is_some()
     }
@@ -134,7 +132,7 @@ impl<W> InFlight<W> {
         None
     }
 
-    /// Removes a request that is about to end from the table, unless it was detached. The result
+    /// Removes from the table a request that is about to end, unless it was detached. The result
     /// holds the request's previous stage, which names the owner of the blocks.
     pub(crate) fn leave(&self, entry: &Entry<W>) -> Leaving<'_, W> {
         let was = {

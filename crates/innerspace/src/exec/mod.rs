@@ -2,8 +2,8 @@
 //! them.
 //!
 //! **What it is.** Each file has two lanes: one for the calls to its store, one for its tasks. A
-//! lane runs a bounded number of jobs at a time, so a store that hangs ties up only its own share
-//! of the threads.
+//! space has one for its tasks, and each payer one for its deferred calls. A lane runs a bounded
+//! number of jobs at a time, so a store that hangs ties up only its own share of the threads.
 //!
 //! The threads belong to the memory. They are started when there is work, and end after a second
 //! without any. Each lane has a payer, which to this layer is a number. A payer can lose a bounded
