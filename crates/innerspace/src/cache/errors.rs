@@ -15,7 +15,7 @@ use crate::texts::{into_io_error, texts};
 use crate::units::{ByteSize, Bytes, Grouped};
 
 texts! {
-    /// The call to a store that failed.
+    /// The kind of store call that failed.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     #[non_exhaustive]
     pub enum StoreAction {
@@ -45,13 +45,13 @@ texts! {
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// A `try_` form would have had to wait. Nothing was changed.
+    /// A `try_` form would have had to wait. The file was not changed.
     #[error("{file}: the operation would block at {}", Grouped(*offset))]
     WouldBlock {
         /// The file.
         file: Arc<str>,
-        /// An offset for which the call would have had to wait, or the beginning of the block
-        /// there.
+        /// An offset for which the call would have had to wait, or the beginning of the block that
+        /// contains it.
         offset: u64,
     },
     /// The range is not inside the file.
@@ -168,7 +168,7 @@ pub enum FileError {
         /// The file.
         file: Arc<str>,
     },
-    /// Offset plus length exceeds the largest file, 2^63 - 1 bytes.
+    /// Offset plus length exceeds the size of the largest file, 2^63 - 1 bytes.
     #[error("{file}: {} at {} reach past the largest file", Bytes(*len), Grouped(*offset))]
     TooLarge {
         /// The file.
@@ -388,7 +388,7 @@ pub(super) fn store_panicked() -> io::Error {
 
 /// The numbered failures of one file: of writes, syncs and repeated punches, and changes by other
 /// processes. A failure is reported once to each handle, whichever thread met it (P18). If several
-/// were not yet reported to a handle, only the latest is.
+/// were not yet reported to a handle, it gets only the latest.
 #[derive(Debug)]
 pub(crate) struct ErrorSequence<E = FileError> {
     /// The number of failures so far. Written under the lock of `last`.

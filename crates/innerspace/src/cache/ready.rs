@@ -20,8 +20,8 @@
 //!   store or in reclaim ([`Cache::wake`](crate::cache::Cache::wake)).
 //! - After an operation on a thread of the program, if the memory has threads (also `Cache::wake`).
 //!
-//! So if the memory has threads, a waker that hangs holds up only one of them, out of the share of
-//! the group that pays for it.
+//! So if the memory has threads, a waker that hangs holds up only one of them, which counts against
+//! the share of the group that pays for the future.
 
 use std::future::Future;
 use std::ops::{Range, RangeBounds};

@@ -54,7 +54,8 @@ struct Call<T, E> {
 
 /// Makes a call on a file or space, and then drops `handle`, which may be the last one. If that
 /// closes a file, its store may panic here. The handle is not dropped together with the closure,
-/// because a panic in that drop would leak the closure's result. Here the result is a local value.
+/// because a panic in that drop would leak the closure's result. Here the result is a local value,
+/// which unwinding drops.
 pub(crate) fn call_and_drop<H, R>(handle: H, call: impl FnOnce(&H) -> R) -> R {
     let result = call(&handle);
     drop(handle);

@@ -102,8 +102,8 @@ fn truncate(core: &FileCore, new: u64, alone: &InvalidateGuard<'_>) -> Result<()
     // From here on, no read or fault goes past the new end.
     core.set_size(new);
     cut_blocks(core, new);
-    // The memory that was cut off is free now: if the last block has to move, it can use some of
-    // it.
+    // The memory of the blocks that were cut off is free now. If the last block has to move, its
+    // new frame may come from there.
     let cleared = cut_tail(core, new);
     core.end_mapped_holes(new.div_ceil(PAGE_SIZE as u64)..u64::MAX);
     core.blocks
@@ -137,7 +137,7 @@ fn cut_tail(core: &FileCore, size: u64) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Makes a range read as zeros, up to the end of the file.
+/// Makes a range read as zeros. Any part of the range past the end of the file is ignored.
 pub(super) fn punch(core: &FileCore, range: Range<u64>) -> Result<(), FileError> {
     core.check_writable()?;
     make_room_for_punch(core)?;

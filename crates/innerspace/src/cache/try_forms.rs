@@ -147,10 +147,10 @@ impl PagedFile {
     }
 
     /// Checks that all data is durable, as after [`PagedFile::sync_data`]. Succeeds if that call
-    /// would have nothing to do, and writes nothing. The check would block while data is unwritten
-    /// or being written, or was written through any handle and not synced since. It would also
-    /// block before the first sync of a file, because nobody knows what was written before the file
-    /// was opened.
+    /// would have nothing to do. Never writes. The check would block while data is unwritten or
+    /// being written, or was written through any handle and not synced since. It would also block
+    /// before the first sync of a file, because nobody knows what was written before the file was
+    /// opened.
     ///
     /// # Errors
     /// The errors of [`PagedFile::sync_data`], which also report a failed write to this handle, and

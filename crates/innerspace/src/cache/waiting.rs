@@ -24,7 +24,7 @@ use crate::frame::{Sleeper, deadline};
 use crate::sync::{Arc, WaitEnd};
 use crate::texts::into_io_error;
 
-/// The time limit of a wait for a future has passed. The future continues.
+/// The time limit of a wait for a future has passed. The future can be waited for again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
 #[error("not done within {waited:?}")]
 #[non_exhaustive]
