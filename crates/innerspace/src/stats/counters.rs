@@ -99,10 +99,10 @@ impl std::fmt::Debug for Counters {
 /// A thread's number, given back when the thread ends.
 struct Number(usize);
 
-// `FREE` and `NEXT` are words and not under a mutex, because threads of a child of fork(2) take and
-// give back numbers too: they would wait for ever for a mutex that a thread of the parent held.
-// They are std's atomics, because statics outlive a schedule that a model explores, and models that
-// run at the same time share them.
+// `FREE` and `NEXT` are atomic words, and not under a mutex, because threads of a child of fork(2)
+// take and give back numbers too: they would wait for ever for a mutex that a thread of the parent
+// held. They are std's atomics, because statics outlive a schedule that a model explores, and
+// models that run at the same time share them.
 /// One bit for each number below `OWN`, set while no thread has that number.
 static FREE: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(u32::MAX);
 /// The number for the next thread that finds no bit set in `FREE`.
