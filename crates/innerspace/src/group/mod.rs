@@ -42,13 +42,13 @@
 //! **Events** ([`GroupEvents`]) are counted where they happen; the service thread (or `tick`) then
 //! notifies each [`GroupWatch`] of a group that has counted some.
 //!
-//! **Locking.** Charging takes no lock. The tree's shape (names, children, free numbers) is under
-//! one mutex, which is near the end of the lock order: nothing is allocated from the pool,
-//! reclaimed or waited for under this mutex. The caller of a charge keeps the group alive (by a
-//! [`Group`] handle, or a page charged to it).
+//! **Locking.** Charging takes no lock but the mutex of a stock that threads share. The tree's
+//! shape (names, children, free numbers) is under one mutex, which is near the end of the lock
+//! order: nothing is allocated from the pool, reclaimed or waited for under this mutex. The caller
+//! of a charge keeps the group alive (by a [`Group`] handle, or a page charged to it).
 //!
-//! **Neighbours.** Below: `sync`. Above: `reclaim` charges before it allocates, and implements
-//! `Reclaimer`.
+//! **Neighbours.** Below: `stats`, `sync`, `sys`. Above: `reclaim` charges before it allocates, and
+//! implements `Reclaimer`.
 //!
 //! **Not here.** Frames, lists, and retries after reclaim: a refusal is returned to the caller.
 
@@ -109,8 +109,8 @@ pub const MAX_DEPTH: usize = 8;
 /// others. The root has no such maximum.
 pub const MAX_GROUPS_BELOW: usize = 4096;
 
-/// Frees pages of a group that has reached its limit. The layer above implements this trait. All
-/// its functions except `charge_without_waiting` are called with no lock held.
+/// Frees pages of a group that has reached its limit. The layer above implements this trait. Its
+/// functions are called with no lock of this layer held.
 pub(crate) trait Reclaimer: Send + Sync {
     /// Tries to free `pages` that are charged to `group` or below it, and returns how many were
     /// freed. The work is bounded; 0 means that nothing there can be freed now. Calls the stores of
