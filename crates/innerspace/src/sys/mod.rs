@@ -18,8 +18,8 @@
 //! `--cfg portable`. The build for ThreadSanitizer passes that flag, because the tool sees neither
 //! assembly nor lone fences.
 //!
-//! Locking: none. Neighbours: `sync` provides the atomics. This layer does not know of frames,
-//! files or spaces.
+//! Locking: only `ring` has mutexes. Neighbours: `sync` provides the atomics. This layer does not
+//! know of frames, cached files or spaces.
 
 pub(crate) mod barrier;
 #[cfg(all(target_os = "linux", not(any(loom, miri))))]
