@@ -88,8 +88,8 @@
 //! - Deletion of a group, and `shrink`: the lists stay where they are, and are found through the
 //!   tree until they are empty.
 //!
-//! **Neighbours.** Below: `frame`, `group`, `sync`, `stats`. Above: `cache` (registers files as
-//! owners), `space`.
+//! **Neighbours.** Below: `frame`, `group`, `stats`, `sync`, `sys`. Above: `cache` (registers files
+//! as owners), `space`, `dax`, `memory`.
 //!
 //! **Tenants.** A request calls only the stores of files for which its own group, or one below it,
 //! pays ([`Io::Of`]). From other groups it takes only clean pages that `min` does not protect, and
@@ -103,8 +103,8 @@
 //!
 //! Writers ensure that a group within its `min` need not wait (`cache/dirty/limits.rs`): they leave
 //! unwritten data only in pages that the `min` of other groups does not need. Owners are called
-//! with no lock held and only try to take the locks of blocks, so blocks that a hanging store keeps
-//! locked stop no request.
+//! with no lock of this layer held, and only try to take the locks of blocks, so blocks that a
+//! hanging store keeps locked stop no request.
 //!
 //! **Not here.** Threads: [`background`] offers the steps, and the facade runs them. Swap:
 //! anonymous frames are never listed as evictable.
