@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use crate::cache::file::handle::PagedFile;
 
 /// Reads and writes a file sequentially, beginning at a position. Created by [`PagedFile::cursor`],
-/// and by [`DaxFile::cursor`](crate::DaxFile::cursor) for a direct access file.
+/// and by [`DaxFile::cursor`](crate::DaxFile::cursor) for a direct-access file.
 ///
 /// ```
 /// use std::io::{Read, Seek, SeekFrom, Write};
