@@ -157,7 +157,8 @@ impl Cache {
         })
     }
 
-    /// Whether another process created the memory. If so, the calling one is a child of fork(2).
+    /// Whether another process created the memory. If so, the calling process is a child of
+    /// fork(2).
     pub(crate) fn is_foreign(&self) -> bool {
         self.pool.foreign_maker().is_some()
     }

@@ -66,8 +66,7 @@ impl Cache {
             return Step::More;
         }
         if !has_threads && StoreScope::is_any_open() {
-            // In a call to a store, some files are skipped that can be written as soon as the call
-            // ends.
+            // In a call to a store, this skips files that can be written as soon as the call ends.
             self.want_writes();
         } else if over > 0 {
             self.note_futile_flush();
