@@ -16,8 +16,8 @@ use crate::units::{MIB, PAGE_SHIFT};
 /// A store, and a mark that it is in use.
 pub(crate) struct StoreHandle {
     store: Arc<dyn Store>,
-    /// Weak references to it show whether the store is in use. Declared after `store`, so that it
-    /// is dropped after the store.
+    /// Shows, through weak references, whether the store is in use. Declared after `store`, so that
+    /// it is dropped after the store.
     open: Arc<()>,
 }
 
@@ -75,7 +75,7 @@ impl FileStore {
     }
 
     /// Returns a weak reference that can be upgraded as long as this file, or a call to the store,
-    /// still uses the store. If the file is closed already, it can never be upgraded.
+    /// still uses the store. If the file is closed already, the reference can never be upgraded.
     pub(crate) fn in_use(&self) -> Weak<()> {
         let handle = self.handle.lock();
         let open = handle.as_deref().map(|handle| Arc::downgrade(&handle.open));

@@ -80,8 +80,8 @@ impl StoreVersion {
     pub(crate) fn note(&self, now: Option<Version>) -> bool {
         let mut state = self.state.lock();
         let differs = now != state.known;
-        // The first version that is reported after a change is kept, for the error, although an
-        // earlier query may have found that the store reports none.
+        // The first version that is reported after a change is kept for the error. An earlier query
+        // may have noticed the change because the store reported no version.
         if differs && state.now.is_none() {
             state.now = now;
         }
