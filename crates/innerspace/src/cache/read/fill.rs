@@ -326,7 +326,7 @@ impl FileCore {
             rest = later;
             if !rest.is_empty() {
                 for held in now.iter().filter_map(|block| self.lookup(*block)) {
-                    // If the fill failed, a later lookup of the block repeats it, and returns the
+                    // If the fill failed, a later read of the block repeats it, and returns the
                     // error if it fails again.
                     let _ = self.wait_filled(&held);
                 }

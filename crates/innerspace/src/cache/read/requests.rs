@@ -43,7 +43,7 @@ use crate::units::FrameId;
 /// Requests in flight take at most `1 / FLIGHT_PART` of every limit.
 pub(crate) const FLIGHT_PART: u64 = 8;
 
-/// A read of neighbouring blocks. If this is dropped before the read has ended, the read has
+/// A read of neighbouring blocks. If this is dropped before the read has ended, the read counts as
 /// failed.
 pub(crate) struct Fill {
     core: Arc<FileCore>,

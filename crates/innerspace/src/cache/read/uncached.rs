@@ -7,7 +7,7 @@
 //!
 //! Two cases are decided by the state of the frame at the moment of the eviction, since the frame's
 //! metadata has no bits left to record more. A block that was only prefetched meanwhile has no mark
-//! at that moment, and is evicted. If two of these reads use a block at the same time, both hold
+//! at that moment, and is evicted. If two uncached reads use a block at the same time, both hold
 //! it, and the one that brought it in mistakes the other's reference for a use: the block stays.
 
 use std::collections::VecDeque;
