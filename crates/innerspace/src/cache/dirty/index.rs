@@ -32,7 +32,7 @@ pub(crate) enum WriteReason {
     },
     /// Reclaim, or a writer over the dirty limit, writes any block that may be written.
     Pressure,
-    /// A sync, or the drop of the last handle, writes all blocks.
+    /// A sync, or the drop of the last handle, writes all blocks that the write order allows.
     Sync,
 }
 
@@ -196,8 +196,8 @@ impl DirtyIndex {
         }
     }
 
-    /// Returns the counts as they are now, and those that were published last. The caller replaces
-    /// the latter by the former in the sums of the file's groups.
+    /// Returns the counts as they are now, and those that were published last. In the sums of the
+    /// file's groups, the caller replaces the published counts by the present ones.
     #[inline]
     pub(crate) fn publish(&mut self) -> (Counts, Counts) {
         let now = self.counts();

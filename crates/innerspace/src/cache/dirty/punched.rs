@@ -23,8 +23,8 @@ use std::ops::Range;
 
 use crate::cache::dirty::runs::Runs;
 
-/// The number of recorded ranges from which the record counts as full: a sync has to empty it
-/// before another punch begins.
+/// The number of recorded ranges at which the record is full: a sync has to empty it before another
+/// punch begins.
 const MOST: usize = 256;
 
 /// The blocks that the store was told to punch and that no sync has covered. Kept with the file's

@@ -17,9 +17,9 @@ use crate::units::PageCount;
 const FLUSH_WAIT: Duration = Duration::from_millis(500);
 const FLUSHES: u32 = 3;
 
-/// Makes room for one more dirty block. A writer over the limit writes blocks back itself. If none
-/// can be written, it is refused if the write order holds blocks back, if a store keeps failing, or
-/// if more unwritten pages would take memory owed to other groups (P25).
+/// Makes room for one more dirty block. A writer over the limit writes blocks back itself. If no
+/// block can be written, the writer is refused in three cases: the write order holds blocks back, a
+/// store keeps failing, or more unwritten pages would take memory owed to other groups (P25).
 ///
 /// With [`Wait::No`], a writer at the limit gets "would block", and another thread is asked to
 /// write.

@@ -1,4 +1,4 @@
-//! Makes the store durable, and handles what a failed sync may have lost (P18).
+//! Syncs the store, and handles what a failed sync may have lost (P18).
 //!
 //! If the store may lose what it has accepted (`Accepted::UntilSync`), a block that was written and
 //! not synced since is kept in memory although it is clean: eviction skips it, or syncs first. A
@@ -29,7 +29,8 @@ use crate::units::FrameId;
 const OTHERS_WAIT: Duration = Duration::from_millis(500);
 
 /// Makes accepted blocks durable, unless a sync by another thread has done so meanwhile. A failure
-/// is recorded in the error sequence, and blocks that it leaves in doubt become dirty again.
+/// is recorded in the error sequence, and blocks that it leaves in doubt become dirty again. If the
+/// store panics, the panic resumes once the failure is recorded, and the blocks stay in doubt.
 /// Returns an error only if the file is closed. The caller has no block locked.
 pub(crate) fn sync_store(core: &FileCore, what: SyncWhat) -> Result<(), FileError> {
     sync_store_as(core, what, Wait::Yes)
@@ -80,7 +81,7 @@ fn sync_store_as(core: &FileCore, what: SyncWhat, mode: Wait) -> Result<(), File
     Ok(())
 }
 
-/// Makes blocks that a failed sync left in doubt dirty again. With [`Wait::No`], those that are
+/// Marks blocks that a failed sync left in doubt as dirty again. With [`Wait::No`], those that are
 /// locked stay in doubt.
 pub(crate) fn take_doubted_back(core: &FileCore, mode: Wait) {
     if core.id.accepted == Accepted::Kept {
