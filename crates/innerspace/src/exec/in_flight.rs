@@ -37,7 +37,7 @@ pub(crate) struct InFlight<W> {
 struct Table<W> {
     /// The requests, ordered by first block. No two have a block in common.
     entries: BTreeMap<u64, Arc<Entry<W>>>,
-    /// The number of requests that have left and have yet to release their blocks.
+    /// The number of requests that have left the table and have yet to release their blocks.
     leaving: u32,
 }
 
@@ -209,7 +209,7 @@ impl<W> InFlight<W> {
         self.wait_while(blocks, |table| table.find(blocks).is_some(), run);
     }
 
-    /// Waits until all requests that have left have also released their blocks.
+    /// Waits until all requests that have left the table have also released their blocks.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn wait_quiet(&self) {
         let mut table = self.table.lock();
