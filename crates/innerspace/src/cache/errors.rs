@@ -438,7 +438,8 @@ impl<E: Clone> ErrorSequence<E> {
         }
         let last = self.last.lock();
         let count = self.count.load(Ordering::Relaxed);
-        // If two threads use one handle, the lock makes sure that only one reports.
+        // If two threads use one handle, the lock makes sure that only one of them gets the
+        // failure.
         if cursor.0.swap(count, Ordering::Relaxed) == count {
             return Ok(());
         }
