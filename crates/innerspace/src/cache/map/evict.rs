@@ -228,6 +228,10 @@ impl Owner for FileCore {
         errors.retain(|(failed, _)| *failed != frame);
     }
 
+    fn read_queued(&self, block: u64, io: Io) -> bool {
+        !self.cache.is_served() && self.may_call_for(io) && self.run_queued(block)
+    }
+
     fn clean(&self, frames: &[FrameId], io: Io) -> PageCount {
         let own = |frame: &&FrameId| self.frames().meta(**frame).owner() == self.id.owner.0;
         let index = |frame: &FrameId| self.frames().meta(*frame).index();

@@ -405,10 +405,14 @@ impl FileCore {
             let is_being_filled = || held.is_being_filled();
             return in_flight.wait_filled(held.block, is_being_filled, |fill| fill.run());
         }
-        if let Some(fill) = in_flight.take_queued(held.block) {
-            fill.run();
-        }
+        self.run_queued(held.block);
         held.wait(Bit::Locked);
+    }
+
+    /// If the request for a block is queued, makes the call to the store. Returns whether it did.
+    pub(crate) fn run_queued(&self, block: u64) -> bool {
+        let queued = self.requests.take_queued(block);
+        queued.map(Job::run).is_some()
     }
 
     /// Notes that the fill of a block has ended, with or without success, and that the block was

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::cluster::Shrunk;
 use super::passes;
-use crate::frame::{FlagSet, deadline};
+use crate::frame::{Bit, FlagSet, deadline};
 use crate::group::{Charge, GroupId, Holders, LimitError, Reclaimer};
 use crate::reclaim::check;
-use crate::reclaim::owners::Io;
+use crate::reclaim::owners::{Io, OwnerId};
 use crate::reclaim::pool::Pool;
 use crate::reclaim::scope::StoreScope;
 use crate::sync::{WaitEnd, thread};
@@ -48,7 +48,7 @@ impl Rounds {
 /// How a wait for memory ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Waited {
-    /// A block that could not be evicted was unlocked or written, and may be evictable now.
+    /// A block that could not be evicted was unlocked, read or written, and may be evictable now.
     BlockCameFree,
     /// Other threads may have freed something.
     Perhaps,
@@ -118,6 +118,14 @@ impl Pool {
             // could not evict. So it yields, but does not wait.
             thread::yield_now();
             return (self.progress.finished() != finished).then_some(Waited::Perhaps);
+        }
+        if let Some((id, Bit::Locked)) = shrunk.waits_for {
+            // The frame may be in another block by now, whose read does no harm either.
+            let meta = self.frames.meta(id);
+            let owner = self.owners.get(OwnerId(meta.owner()));
+            if owner.is_some_and(|owner| owner.read_queued(meta.index(), io)) {
+                return Some(Waited::BlockCameFree);
+            }
         }
         if let Some((id, bit)) = shrunk.waits_for
             && self.frames.meta(id).hold.try_get_cached()

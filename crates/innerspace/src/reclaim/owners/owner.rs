@@ -89,6 +89,13 @@ pub(crate) trait Owner: Send + Sync {
     /// only.
     fn failed_block_freed(&self, _frame: FrameId) {}
 
+    /// If the read of a block is queued, and no thread of the memory makes such calls, makes the call
+    /// to the store, provided that `io` includes the owner. Returns whether it made one. Reclaim has
+    /// found nothing else to evict, and would wait for this block.
+    fn read_queued(&self, _block: u64, _io: Io) -> bool {
+        false
+    }
+
     /// Writes dirty blocks back, if `io` includes the owner. The blocks stay cached. Returns how
     /// many pages were written. An owner whose store keeps failing may write nothing for a while.
     fn clean(&self, frames: &[FrameId], io: Io) -> PageCount;
