@@ -15,7 +15,7 @@
 //! have healed and a sync, a store has the bytes of the model. `validate()` of the memory and of
 //! every space runs after every step.
 //!
-//! The test runs 64 cases of 60 steps with a fixed seed. With `PROPTEST_CASES` set, it runs that
+//! The test runs 512 cases of 60 steps with a fixed seed. With `PROPTEST_CASES` set, it runs that
 //! many with a random seed.
 #![cfg(feature = "test-util")]
 
@@ -28,7 +28,7 @@ use ops::{Op, limits, operations};
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
 use world::World;
 
-const CASES: u32 = 64;
+const CASES: u32 = 512;
 const STEPS: usize = 60;
 
 fn config() -> Config {

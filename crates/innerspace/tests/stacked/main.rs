@@ -29,6 +29,9 @@ pub(crate) const PAGE: u64 = innerspace::PAGE_SIZE as u64;
 /// The number of programs in a run, unless the environment sets another.
 const RUNS: u64 = 60;
 
+/// The number of programs that run at the same time. They share nothing, and mostly wait.
+const AT_ONCE: u64 = 2;
+
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(
@@ -53,7 +56,10 @@ fn random_programs_over_stacked_files_end_and_lose_nothing() {
     let runs = number("INNERSPACE_STACKED_RUNS");
     let first = if runs.is_some() { 1_000_000 } else { 0 };
     let first = number("INNERSPACE_STACKED_FIRST").unwrap_or(first);
-    for seed in first..first + runs.unwrap_or(RUNS) {
-        run(seed);
-    }
+    let end = first + runs.unwrap_or(RUNS);
+    std::thread::scope(|scope| {
+        for part in 0..AT_ONCE {
+            scope.spawn(move || (first + part..end).step_by(AT_ONCE as usize).for_each(run));
+        }
+    });
 }
