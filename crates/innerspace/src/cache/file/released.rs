@@ -33,8 +33,8 @@ impl Cache {
     /// caller released is free. In a call to a store, or with a file locked, the closing is left to
     /// other threads.
     ///
-    /// The caller has dropped handles or mappings that may have been the last. It holds no other
-    /// lock, and has no section open.
+    /// The caller has dropped handles or mappings that may have been the last. It holds no lock,
+    /// except perhaps a file's, and has no section open.
     pub(crate) fn released(&self, files: Vec<Released>) {
         failpoint!(Released);
         self.pool.finish_retired();
