@@ -283,7 +283,7 @@ impl FileCore {
     }
 
     /// Asks the store for its version, if it reports versions. Records the first sign of a change
-    /// in the error sequence. Returns an error only if that call fails.
+    /// in the error sequence. Returns an error only if the query fails.
     pub(crate) fn ask_version(&self) -> Result<(), FileError> {
         let version = |store: &dyn Store| store.version();
         if self.version.is_told() && self.version.note(self.query_store(&(0..0), version)?) {

@@ -430,7 +430,8 @@ impl FileCore {
         has_unwritten
     }
 
-    /// Returns the number of dirty blocks, not counting those that are being written.
+    /// Returns the number of dirty blocks. A block that is being written counts only if it is dirty
+    /// again.
     pub(crate) fn dirty_blocks(&self) -> u64 {
         self.dirty().counts().dirty
     }
