@@ -19,8 +19,8 @@ const BATCH: usize = 64;
 pub(crate) fn forget_clean(core: &FileCore, blocks: Range<u64>) -> u64 {
     remove_some(core, blocks, |batch| {
         batch.retain(|locked| !locked.meta().flags.load().contains(FlagSet::DIRTY));
-        // If the store may lose what it has accepted until it is synced, blocks that were written
-        // since the last sync began stay, and so do blocks that a failed sync left in doubt.
+        // If the store may lose blocks that it has accepted and not synced, those accepted since
+        // the last sync began stay, and so do blocks that a failed sync left in doubt.
         retain_synced(core, batch);
     })
 }
