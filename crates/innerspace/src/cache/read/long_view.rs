@@ -26,8 +26,8 @@
 //! An alternative was measured: a window onto a memfd, mapped block by block (`mmap` with
 //! `MAP_FIXED`), without any copy. It is slower. With blocks of 4 KiB, every block needs its own
 //! mapping, and a process may have only 65,530. Mapping a block, faulting it in and unmapping it
-//! takes 12 microseconds, at each view. A copy takes 5 microseconds, and only once. With blocks of
-//! 2 MiB, mapping 1 GiB takes 1 ms, but faulting in its pages takes 110 ms at each view, while
+//! takes 12 microseconds at each view. A copy takes 5 microseconds, and only once. With blocks of 2
+//! MiB, mapping 1 GiB takes 1 ms, but faulting in its pages takes 110 ms at each view, while
 //! touching the pages of a row takes 8 ms. Also, a memfd's memory cannot have `MADV_WIPEONFORK`,
 //! and gets huge pages only where the host allows them.
 //!
@@ -45,9 +45,9 @@
 //! frames without a block and the window are released when they are dropped.
 //!
 //! **The turn.** One thread at a time lines up a file's blocks; two would take them from each
-//! other. Readers do not wait for the turn, and may fill a block just before this thread does. Then
-//! the block's place in the window is lost (its frame was freed, and may be in use elsewhere), and
-//! the view is a copy, charged page by page. That is rare.
+//! other. Readers do not wait for the turn, and may fill a block just before this thread does. In
+//! that case the block's place in the window is lost (its frame was freed, and may be in use
+//! elsewhere), and the view is a copy, charged page by page. That is rare.
 //!
 //! **Memory.** Frames are charged as they are needed, some blocks at a time, with no block locked,
 //! and a block that moves gives its old frame back immediately. So a view takes the memory of its
@@ -359,8 +359,8 @@ fn are_holes(core: &FileCore, blocks: Range<u64>, wait: Wait) -> Result<bool, Fi
     Ok(true)
 }
 
-/// Returns for how many blocks frames are taken at a time, according to [`AT_ONCE`] and the nearest
-/// limit.
+/// Returns the number of blocks whose frames are taken at a time, according to [`AT_ONCE`] and the
+/// nearest limit.
 fn blocks_at_once(core: &FileCore) -> u64 {
     let most = AT_ONCE.min(core.nearest_limit() / AT_ONCE_PART);
     (most >> core.block_shift()).max(1)

@@ -19,7 +19,7 @@ use super::window::{FIRST_WINDOW, Tuning};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU8, Ordering};
 
-/// The order in which a file will be read through a handle or a mapping:
+/// The order in which a file will be read through a handle or a mapping. A handle's order is set by
 /// [`PagedFile::set_reading`](crate::PagedFile::set_reading).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]

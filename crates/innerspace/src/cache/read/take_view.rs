@@ -46,8 +46,8 @@ impl Handle {
         }
     }
 
-    /// Returns a view of a range of one page, if the file has blocks of one page, and this one is
-    /// cached and hot.
+    /// Returns a view of a range inside one page, if the file has blocks of one page, and the page
+    /// is cached and hot.
     ///
     /// The fewer instructions a view takes, the more views a processor has under way at a time. The
     /// instructions are counted (see `BENCHMARKS.md`), so every unusual case is left to a call.
