@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The note for a dirty block: since when it is dirty, and which barrier may hold it back.
+/// The note for a dirty block: since when it has been dirty, and which barrier may hold it back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Dirty {
     /// The tick in which the block became dirty.

@@ -109,8 +109,8 @@ impl Syncs {
         self.changes.load(Ordering::Acquire) + 1
     }
 
-    /// Whether a sync that covers `what` and succeeded began after the last change of the store
-    /// that was counted.
+    /// Whether a successful sync that covers `what` began after the last counted change of the
+    /// store.
     pub(crate) fn has_covered_all(&self, what: SyncWhat) -> bool {
         let changes = self.changes();
         self.state.lock().good[what as usize].covered >= changes

@@ -69,8 +69,8 @@ impl Spread {
             panics.catch(|| end = write_blocks(core, blocks, reason, mode));
             let mut state = self.state.lock();
             state.claimed -= 1;
-            // Blocks that another thread has written since they were claimed are not subtracted
-            // from `allowed`.
+            // Blocks that another thread has written since they were claimed do not count against
+            // `allowed`.
             state.allowed += claimed.saturating_sub(end.written + end.failed);
             state.total.written += end.written;
             state.total.failed += end.failed;
