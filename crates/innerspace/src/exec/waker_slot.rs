@@ -85,8 +85,8 @@ mod tests {
     #[test]
     fn a_waker_is_dropped_with_the_slot_unlocked() {
         let slot = Arc::new(WakerSlot::default());
-        // A waker that replaces another; one that is not needed, as the result is there; one taken
-        // out.
+        // Three wakers are dropped: one that another replaces, one that is not needed because the
+        // result is there, and one that is taken out.
         assert_eq!(poll(&slot, 1), Poll::Pending);
         assert_eq!(poll(&slot, 9), Poll::Pending);
         assert_eq!(slot.change(|state| *state), 1, "the first waker is dropped");
