@@ -184,7 +184,7 @@ fn punch_alone(
     };
     // The edges are cleared first: if that fails, nothing else has happened yet. But clearing them
     // may need memory that the punch of the whole blocks frees. So if the group was full, the edges
-    // are cleared again later.
+    // are cleared again after that punch.
     let edges = clear_edges();
     if !matches!(edges, Ok(()) | Err(FileError::Limit(_))) {
         return edges;
