@@ -32,8 +32,8 @@ use crate::sync::{Rank, order};
 use crate::units::{FrameId, PageCount};
 
 /// The least and the most extra pages that one round of direct reclaim frees, so that not every
-/// request reclaims. Within these bounds it frees a 64th of the group's limit extra, but never more
-/// than a sixteenth of the limit.
+/// request reclaims. Their number is a 64th of the group's limit, kept within these bounds, but at
+/// most a sixteenth of the limit.
 const EXTRA_PAGES: u64 = 32;
 const MOST_EXTRA_PAGES: u64 = 256;
 

@@ -173,8 +173,8 @@ impl<'p> Cluster<'p> {
     }
 }
 
-/// Returns whether a page was read ahead and reclaim meets it for the first time, and notes the
-/// meeting. The page then gets another round, as a used page does: its reader may not have come
+/// Returns whether a page was read ahead and is met by reclaim for the first time, and notes that
+/// it was met. The page then gets another round, as a used page does: its reader may not have come
 /// this far yet.
 pub(super) fn is_awaited(meta: &Meta) -> bool {
     let is_met_first = meta.uses.has(Uses::AHEAD) && !meta.uses.has(Uses::PASSED_OVER);

@@ -54,8 +54,8 @@ pub(crate) struct FlushRequest {
 }
 
 impl FlushRequest {
-    /// A request for blocks of any age, for a group that has too many dirty pages: as many as may
-    /// be in flight together.
+    /// A request to write blocks of any age, for a group that has too many dirty pages: as many as
+    /// may be in flight together.
     pub(crate) const ANY: FlushRequest = FlushRequest {
         dirtied_by: u64::MAX,
         pages: PageCount(2048),
