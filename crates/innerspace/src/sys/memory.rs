@@ -170,8 +170,8 @@ mod platform {
         let address = calls::map_private(room, libc::PROT_READ | libc::PROT_WRITE)?;
         let before = address.addr().next_multiple_of(align) - address.addr();
         // SAFETY: both ends are parts of the mapping just made, which nothing else uses. They
-        // consist of whole host pages, because the kernel's address and `align` are multiples of
-        // host pages. Where a host page is larger than `align`, `before` is 0.
+        // consist of whole host pages: the kernel's address is a multiple of the host page, and
+        // so is `align` unless the host page is larger; then `before` is 0.
         unsafe {
             calls::unmap(address, before);
             let base = address.add(before);
