@@ -5,7 +5,7 @@
 //! |---|---|---|---|
 //! | empty | 0 | 0 | 0 |
 //! | block | 1 | 0 | frame |
-//! | shadow of an evicted block | 2 | its group, and the group's clock at the eviction (60 bits) | |
+//! | shadow of an evicted block | 2 | the group, and its clock at the eviction (60 bits) | |
 //! | node | 3 | height: 1 for a node of block words, one more for each level above | frame |
 //!
 //! So the upper bits of the word of a block or node are the offset of its bytes in the arena
