@@ -1,4 +1,4 @@
-//! The calls from reclaim: age, evict, clean, flush.
+//! The calls from reclaim to a file, such as age, evict, clean and flush.
 //!
 //! Reclaim names frames without holding them: each may belong to another block by now. So an
 //! eviction takes a reference to a cached frame, checks its owner, locks it without waiting, and
