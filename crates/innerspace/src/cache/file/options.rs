@@ -25,7 +25,6 @@ pub(crate) struct FileOptions {
 }
 
 impl FileOptions {
-    /// Returns the default options.
     pub(crate) fn new() -> FileOptions {
         FileOptions {
             block_size: PAGE_SIZE as u64,
