@@ -3,9 +3,9 @@
 //!
 //! To other threads, an append that does not wait is one step. If the file ends inside a block,
 //! such an append writes to that block, under the block's lock, provided that the end has not
-//! moved. If the file ends at the end of a block, it makes a new block, which is complete before it
-//! enters the index, and makes the file longer in the same step. Bytes in two blocks would take two
-//! steps, so they are refused.
+//! moved. If the file ends at the end of a block, the append makes a new block, which is complete
+//! before it enters the index, and makes the file longer in the same step. Bytes in two blocks
+//! would take two steps, so they are refused.
 
 use crate::cache::core::FileCore;
 use crate::cache::core::gate::ROOMS;
