@@ -99,7 +99,8 @@ impl Pool {
         Some(PageCount(0))
     }
 
-    /// Waits for threads that may free something. Returns `None` if there is no such thread.
+    /// Makes the queued read of the block that reclaim would wait for, or waits for threads that may
+    /// free something. Returns `None` if nothing suggests that another round would free more.
     fn wait_for_memory(
         &self,
         finished: u64,
@@ -120,7 +121,7 @@ impl Pool {
             return (self.progress.finished() != finished).then_some(Waited::Perhaps);
         }
         if let Some((id, Bit::Locked)) = shrunk.waits_for {
-            // The frame may be in another block by now, whose read does no harm either.
+            // The frame may hold another block by now. To read that one does no harm either.
             let meta = self.frames.meta(id);
             let owner = self.owners.get(OwnerId(meta.owner()));
             if owner.is_some_and(|owner| owner.read_queued(meta.index(), io)) {

@@ -89,9 +89,9 @@ pub(crate) trait Owner: Send + Sync {
     /// only.
     fn failed_block_freed(&self, _frame: FrameId) {}
 
-    /// If the read of a block is queued, and no thread of the memory makes such calls, makes the call
-    /// to the store, provided that `io` includes the owner. Returns whether it made one. Reclaim has
-    /// found nothing else to evict, and would wait for this block.
+    /// Makes the store's call for a queued read of the block, if no thread of the memory makes the
+    /// calls for queued reads and `io` includes the owner. Returns whether a call was made. Called
+    /// when reclaim found nothing to evict and would otherwise wait for the block.
     fn read_queued(&self, _block: u64, _io: Io) -> bool {
         false
     }
