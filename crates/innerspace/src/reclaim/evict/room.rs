@@ -99,8 +99,8 @@ impl Pool {
         Some(PageCount(0))
     }
 
-    /// Makes the queued read of the block that reclaim would wait for, or waits for threads that may
-    /// free something. Returns `None` if nothing suggests that another round would free more.
+    /// Makes the queued read of the block that reclaim would wait for, or waits for threads that
+    /// may free something. Returns `None` if nothing suggests that another round would free more.
     fn wait_for_memory(
         &self,
         finished: u64,
