@@ -184,7 +184,7 @@ pub(super) fn is_awaited(meta: &Meta) -> bool {
     is_met_first
 }
 
-/// Returns whether a frame cannot be evicted now: it is being freed, in use, or has become active
+/// Returns whether a frame cannot be evicted now: it is being freed or in use, or has become active
 /// since it was isolated.
 fn is_in_use(hold: HoldState, flags: FlagSet) -> bool {
     let in_hand = flags.intersects(FlagSet::LOCKED | FlagSet::WRITEBACK | FlagSet::ACTIVE);
