@@ -178,9 +178,11 @@ impl DaxCore {
     /// Zeroes bytes in pages that keep their blocks. Holes are skipped.
     pub(super) fn clear(&self, bytes: Range<u64>) -> Result<(), DaxError> {
         let end = match self.parts.host.as_ref().filter(|_| self.is_guarded()) {
-            // The zeros of a guarded file are written by calls to the host. A call past the end of
-            // the host's file would lengthen that file. If another process has cut it short, these
-            // calls notice that, or the next growth of the file does.
+            // The zeros of a guarded file are written by calls to the host, and a call past the end
+            // of the host's file would lengthen it. So the range stops at that end. If another
+            // process has cut the host's file below this file's length, the range stops at this
+            // length instead, and the calls between the two ends report the cut. If there are no
+            // such calls, the next growth of this file reports it.
             Some(host) => {
                 let now = host.len_now();
                 let now = now.map_err(self.failed(DaxAction::Query, bytes.start))?;

@@ -262,8 +262,8 @@ mod tests {
     #[test]
     #[should_panic(expected = "an ordinary page in the index of a direct access file")]
     fn a_page_of_the_cache_is_no_entry() {
-        // The word of a block in the page cache's index, in frame 5.
-        Word::decode(5 << 4 | 1);
+        // The page cache's word for a block in frame 5.
+        Word::decode(5 << 12 | 1);
     }
 
     // spec: D14

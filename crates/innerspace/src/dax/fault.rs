@@ -412,7 +412,7 @@ impl DaxCore {
         match (content, kind) {
             (None, _) => return Ok(None),
             (Some(Content::Zero), FaultKind::Write) => {
-                // If no 2 MiB are free in one piece, single pages may still be free.
+                // If this fails, as when no contiguous 2 MiB are free, single pages may still do.
                 if !fills_holes
                     || self
                         .make_block(&mut locked, page, wait, |_| Ok(()))

@@ -389,7 +389,8 @@ impl DaxFile {
 
     /// Gives foreign code (a DMA engine, a codec, a system call) the addresses of the device at
     /// which these bytes are. Holes get blocks, and the whole range counts as dirty while it is
-    /// pinned. A truncate or punch of the range waits for the pin to end.
+    /// pinned. A truncate or punch of the range waits for the pin to end, with the exceptions and
+    /// the time limit that [`DaxFile::set_len`] names.
     ///
     /// # Errors
     /// [`DaxError::PastEnd`], [`DaxError::BadRange`], [`DaxError::DeviceFull`],

@@ -28,9 +28,9 @@ use crate::sync::{Arc, Condvar, Mutex, thread};
 /// The requests of one file.
 pub(crate) struct InFlight<W> {
     table: Mutex<Table<W>>,
-    /// Notified when a request has left the table, when it has released its blocks, and when its
-    /// work was queued. Without threads, it is also notified when a block has been filled, because
-    /// a thread may be waiting for that block.
+    /// Notified when a request has left the table by ending, when it has released its blocks, and
+    /// when its work has been queued. Without threads, it is also notified when a block has been
+    /// filled, because a thread may be waiting for that block.
     changed: Condvar,
 }
 

@@ -40,7 +40,7 @@ const MOST_WAKING: u32 = 16;
 /// How long a thread waits for more work before it ends.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The initial capacity of a queue.
+/// The smallest capacity of a queue.
 const LEAST_QUEUE: usize = 16;
 
 /// A job, which runs at most once. A job that is dropped while it is in a queue does not run.

@@ -264,7 +264,8 @@ mod tests {
     }
 
     // spec: L1
-    // Left out of portable builds, which ThreadSanitizer runs: it adds calls and jumps to the code.
+    // Left out of portable builds. They are the ones run under ThreadSanitizer, which adds calls
+    // and jumps to the code.
     #[cfg(all(target_arch = "x86_64", not(portable), not(miri)))]
     #[test]
     fn unlock_is_one_locked_instruction() {

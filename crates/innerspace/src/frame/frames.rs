@@ -314,10 +314,9 @@ impl Frames {
         start.unwrap_or_else(|| self.arena.outside(id))
     }
 
-    /// Gives pages of metadata back to the host. `gone` are blocks that have become holes. Of the
-    /// pages with their metadata, gives back those that hold nothing but the metadata of holes, and
-    /// of frames that were never given out. The blocks are in ascending order. The caller holds the
-    /// buddy mutex.
+    /// Gives pages of metadata back to the host. `gone` are blocks that have become holes, in
+    /// ascending order. A page with metadata of theirs is given back if the rest of it belongs to
+    /// holes, or to frames that were never given out. The caller holds the buddy mutex.
     pub(super) fn discard_metas(&self, gone: &[Range<u32>]) {
         let pages = |block: &Range<u32>| {
             block.start as usize / METAS_PER_PAGE..(block.end as usize).div_ceil(METAS_PER_PAGE)

@@ -30,8 +30,8 @@ use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// A frame inside a block whose first frame has the kind, or a hole of the arena
-    /// ([`super::window`]). All-zero metadata means this.
+    /// A frame of a block other than the block's first, which has the block's kind; or a hole of
+    /// the arena ([`super::window`]). All-zero metadata means this.
     Part = 0,
     /// The first frame of a free block, in the buddy allocator's lists.
     Free = 1,

@@ -94,7 +94,8 @@ impl<'f> Window<'f> {
         let count: u32 = gone.iter().map(Range::len).sum::<usize>() as u32;
         assert!(count.is_multiple_of(1 << order) && count as usize <= self.left.len());
         // The memory is given back before the frames become holes, because another window may take
-        // their addresses from then on. The loss is counted before that (`HugeParts::lose`).
+        // their addresses from then on. The loss is counted before they become holes
+        // (`HugeParts::lose`).
         frames.allocator.with_lists(|buddy| {
             (gone.iter()).for_each(|block| buddy.huge.lose(&frames.arena, block));
         });

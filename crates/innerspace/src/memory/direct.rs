@@ -163,8 +163,9 @@ impl DaxOpener {
         self.over_path(path.as_ref(), Create::Never)
     }
 
-    /// Opens a host file that the program has already opened: one without a name, or one that
-    /// another process passed on. The file must permit the access that [`DaxOpener::access`] sets.
+    /// Opens a host file for which the program already has a `File`, for example one without a
+    /// name, or one that another process passed on. The file must permit the access that
+    /// [`DaxOpener::access`] sets.
     ///
     /// # Errors
     /// The errors of [`Memory::open_dax`]; also an error if the file was opened for appending,

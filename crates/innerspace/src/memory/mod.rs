@@ -56,13 +56,13 @@ pub use self::stats::{LimitParts, MemoryStats};
 /// Every handle reaches every group. Do not give a handle to a tenant that must not reach the other
 /// groups. Give the tenant only what was opened or created for its own [`Group`].
 ///
-/// Dropping the last handle of the memory waits for work that was left to its threads: closing
-/// files whose last handle was dropped in a call to a store; wakers; the error hook. The wait
-/// continues while, at least every five seconds, a part of that work ends or a store accepts
-/// something. A store that hangs for longer is abandoned, with the bytes that were not written to
-/// it. Files, spaces and accessors outlive the `Memory`, and their own drops wait for what they
-/// keep open. With [`Threads::None`] the thread that drops does the work itself, and waits for
-/// every store.
+/// Dropping the last handle of the memory waits for work that was left to its threads, such as
+/// closing files whose last handle was dropped in a call to a store, calling wakers, the error hook
+/// and the callbacks of [`Group::on_events`]. The wait ends after five seconds in which no part of
+/// that work ends and no store accepts any bytes. A store that hangs for that long is abandoned,
+/// with the bytes that were not written to it. Files, spaces and accessors outlive the `Memory`,
+/// and their own drops wait for what they keep open. With [`Threads::None`] the thread that drops
+/// does the work itself, and waits for every store.
 ///
 /// ```
 /// use innerspace::{KIB, MIB, Memory};

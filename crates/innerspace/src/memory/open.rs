@@ -280,8 +280,9 @@ impl FileOpener {
         self.with_create(path.as_ref(), Create::Never)
     }
 
-    /// Opens a file that the program has already opened: one without a name, or one that another
-    /// process passed on. The file must permit the access that [`FileOpener::access`] sets.
+    /// Opens a file for which the program already has a `File`, for example one without a name, or
+    /// one that another process passed on. The file must permit the access that
+    /// [`FileOpener::access`] sets.
     ///
     /// ```
     /// # use std::io::Write;

@@ -110,7 +110,7 @@ mod models {
 
     struct World {
         pending: Pending<2>,
-        /// The marks of the items with these numbers. Number 0 stands for no item.
+        /// The mark of each item, indexed by the item's number. Number 0 stands for no item.
         marks: [AtomicU8; 4],
         list: Mutex<Vec<u32>>,
         seen: Mutex<Seen>,

@@ -278,7 +278,7 @@ impl<T> RwLock<T> {
 /// How a wait with a timeout ended. In either case, the caller checks its condition again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WaitEnd {
-    /// A notification came, or the wait ended for no reason.
+    /// A notification came, or the wait ended spuriously.
     Woken,
     /// The timeout passed.
     TimedOut,

@@ -56,8 +56,8 @@ pub(crate) fn sync_blocks(
     wait_written(core, blocks.clone());
     failpoint!(OthersWritten);
     if core.dirty().progress().unwritten != unwritten {
-        // Other threads' failed writes are repeated: those threads may have given up where a sync
-        // does not.
+        // Other threads' failed writes are repeated: those threads may have given up in cases in
+        // which a sync does not.
         write_dirty_now(core, &blocks);
         held = held_in(core, blocks.clone(), &rules);
         failpoint!(OwnWritten);

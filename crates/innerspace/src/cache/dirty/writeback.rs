@@ -96,7 +96,7 @@ pub(super) fn max_run(core: &FileCore, reason: WriteReason) -> u64 {
 
 /// Writes the blocks in `blocks` that are dirty now and may be written. Adjacent blocks whose locks
 /// are free are written as one run. If the files below the store lack memory, makes room and tries
-/// again. Unless the write is for a sync, stops at the first run of which nothing could be written.
+/// again. Unless the write is for a sync, stops at the first run that failed as a whole.
 /// A lack of memory below the store is recorded as a failure only for a sync.
 pub(super) fn write_blocks(
     core: &FileCore,

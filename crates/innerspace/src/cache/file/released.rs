@@ -30,8 +30,8 @@ impl Released {
 
 impl Cache {
     /// Waits until those of `files` that nothing keeps open are closed, and everything that the
-    /// caller released is free. In a call to a store, or with a file locked, the closing is left to
-    /// other threads.
+    /// caller released is free. If the caller is in a call to a store, or has a file locked, the
+    /// closing is left to other threads.
     ///
     /// The caller has dropped handles or mappings that may have been the last. It holds no lock,
     /// except perhaps a file's, and has no section open.

@@ -327,8 +327,8 @@ impl FileCore {
     }
 
     /// Whether the basis of a new block still holds. Called under the index mutex, just before the
-    /// block is inserted. If another block was inserted there meanwhile, written and evicted again,
-    /// the hole epoch has advanced before that block left the index.
+    /// block is inserted. If another block was inserted there, written and evicted in the meantime,
+    /// the hole epoch advanced before that block left the index.
     pub(crate) fn holds(&self, basis: Basis) -> bool {
         match basis {
             Basis::Nothing => true,

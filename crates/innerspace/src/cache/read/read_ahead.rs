@@ -102,9 +102,10 @@ struct One {
     last: u64,
     /// The distance from each block to the next; 0 after a single miss.
     step: i64,
-    /// For a single miss: its first block, and its distance from the nearest earlier miss, or 0 if
-    /// none was near. The distance is a stride if it occurs again.
+    /// For a single miss: its first block.
     low: u64,
+    /// For a single miss: its distance from the nearest earlier miss, or 0 if none was near. The
+    /// distance is a stride if it occurs again.
     distance: i64,
     /// The number of blocks ahead that were requested already.
     asked: u64,

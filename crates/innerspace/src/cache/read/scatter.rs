@@ -1,5 +1,5 @@
-//! Views of a long range block by block, where the blocks need not be contiguous in memory: one
-//! after the other ([`Chunks`]), or all together ([`ScatterView`]).
+//! Views of a range block by block, where the blocks need not be contiguous in memory: one after
+//! the other ([`Chunks`]), or all together ([`ScatterView`]).
 
 use std::fmt;
 #[cfg(feature = "bytes_1")]

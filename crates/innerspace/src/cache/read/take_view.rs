@@ -60,7 +60,7 @@ impl Handle {
         }
         let len = usize::try_from(range.end - range.start).ok()?;
         let in_page = range.start as usize % PAGE_SIZE;
-        // A file with tags has blocks of one page.
+        // A file with tags has blocks of one page, so a longer view is no hit here.
         if len > PAGE_SIZE - in_page {
             cold_path();
             return None;

@@ -127,7 +127,7 @@ impl std::fmt::Debug for Cache {
 }
 
 impl Cache {
-    /// Creates a cache with no files on a pool. `root` is the pool's root group.
+    /// Creates a cache on a pool, with no files yet. `root` is the pool's root group.
     pub(crate) fn with_root(pool: &Arc<Pool>, root: Group) -> Arc<Cache> {
         let workers = Workers::new();
         Arc::new(Cache {

@@ -309,9 +309,9 @@ pub(crate) fn note_new(core: &FileCore, dirty: &mut DirtyIndex, blocks: Range<u6
 }
 
 /// Inserts complete blocks in the index, from `first` on. Makes the file reach at least to their
-/// end, or to `end` if that is smaller. To writeback, these changes are one step. In that step,
-/// under the mutex of the index, `may` decides whether the blocks may be inserted. Returns the
-/// number of blocks inserted.
+/// end, or to `end` if that is smaller. Each round inserts as many blocks as there are nodes for,
+/// under the mutex of the index: `may` decides whether they may be inserted, they enter the index,
+/// and the file grows. To writeback, a round is one step. Returns the number of blocks inserted.
 ///
 /// The rest are freed, because another thread has made one of them, the file is closed, `may` has
 /// refused, or no node could be allocated. In the last case the error is also returned. If a store
@@ -366,7 +366,8 @@ pub(crate) fn insert_complete(
             // `may` has seen no mapping under the mutex of the index, and the faults of a later
             // mapping see the blocks.
             AllocMode::NoWait => core.cut_known_hole(&blocks),
-            // A mapping made meanwhile may show the hole. If none does, this call costs nothing.
+            // A mapping made meanwhile may show the hole. If the file is still not mapped, this
+            // call does no more than the one above.
             _ => core.end_hole_moved(blocks.clone()),
         }
         core.ready.filled(blocks);

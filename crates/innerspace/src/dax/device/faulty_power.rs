@@ -99,7 +99,7 @@ impl DaxDevice {
         let mut image = self.durable_image();
         let mut lot = seed.wrapping_mul(2).wrapping_add(1);
         for (number, line) in image.chunks_mut(LINE).enumerate() {
-            // The steps of SplitMix64.
+            // The first steps of SplitMix64, which suffice for one random bit.
             lot = lot.wrapping_add(0x9E37_79B9_7F4A_7C15);
             let mixed = (lot ^ (lot >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
             if mixed >> 63 == 1 {

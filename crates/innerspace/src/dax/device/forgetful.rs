@@ -18,7 +18,7 @@ pub(super) struct Host(Mutex<State>);
 struct State {
     /// The durable bytes.
     medium: Vec<u8>,
-    /// The bytes that the host believes to be written.
+    /// The bytes that the host believes it has written.
     seen: Vec<u8>,
     /// The offsets of pages that were touched since the host last believed them to be written.
     touched: BTreeSet<usize>,

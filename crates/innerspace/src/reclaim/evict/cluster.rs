@@ -41,8 +41,8 @@ pub(crate) struct Shrunk {
 }
 
 impl Shrunk {
-    /// Notes the block as one to wait for if it is locked or being written. Otherwise notes whether
-    /// there is a reference to it.
+    /// Notes the block as one to wait for if it is locked or being written. Otherwise, if it is not
+    /// viewed, notes whether there is a reference to it besides the index's.
     fn note_wait(&mut self, id: FrameId, meta: &Meta) {
         let flags = meta.flags.load();
         if flags.contains(FlagSet::WRITEBACK) {
@@ -129,9 +129,10 @@ impl<'p> Cluster<'p> {
                     if uses.has(Uses::TOUCHED) && uses.clear(Uses::TOUCHED) {
                         used.insert(*id);
                     }
-                    // A page that fault-around mapped is still marked as read ahead. It has been
-                    // used now, so reclaim need not wait for its reader any more. It can be evicted
-                    // together with its neighbours, which keeps their free frames contiguous.
+                    // A page that fault-around mapped may still be marked as read ahead. It has
+                    // been used now, so reclaim need not wait for its reader any more. Without the
+                    // mark it is evicted together with its neighbours, so that their free frames
+                    // are contiguous.
                     if used.contains(id) && uses.has(Uses::AHEAD) {
                         uses.clear(Uses::AHEAD);
                     }

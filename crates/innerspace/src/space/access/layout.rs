@@ -84,10 +84,12 @@ pub struct TranslationLayout {
     pub current: *const *const u64,
     /// The address in the word at `current` while there is no request to this accessor.
     pub tags: *const u64,
-    /// The address of an array with an element for each of the [`LEAVES`](Self::LEAVES) slots: the
-    /// address that the word of page 0 would have if the leaf's words extended below their start.
-    /// If [`COALESCED`](Self::COALESCED) is set in an element, its other bits are instead the
-    /// address that byte 0 would have if the leaf's pages extended below their start.
+    /// The address of an array with an element for each of the [`LEAVES`](Self::LEAVES) slots. The
+    /// element is the address of the leaf's first word, minus 8 times the number of the leaf's
+    /// first page: adding 8 times the number of a page gives the address of the page's word. If
+    /// [`COALESCED`](Self::COALESCED) is set in the element, its other bits are instead the address
+    /// of the leaf's first byte, minus the address in the space at which the leaf begins: adding an
+    /// address in the space gives the address of the byte there. Both sums wrap around.
     pub words: *const *const u64,
 }
 
@@ -109,8 +111,8 @@ impl TranslationLayout {
     pub const READ_TAGS: usize = offset_of!(Tags, read);
     /// The offset in bytes, from the start of the tags, of the tags for stores.
     pub const WRITE_TAGS: usize = offset_of!(Tags, write);
-    /// A bit in an element of `words`. If it is set, the other bits are an address not of the
-    /// pages' words, but of their bytes, which are contiguous.
+    /// A bit in an element of `words`. If it is set, the leaf's pages are contiguous, and the other
+    /// bits lead to their bytes instead of their words.
     pub const COALESCED: usize = place::COALESCED;
     /// A bit of a leaf's word: the page may be loaded from.
     pub const VALID_READ: u64 = pte::VALID_R;

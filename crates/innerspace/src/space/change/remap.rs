@@ -22,7 +22,7 @@ use crate::sync::domain::Post;
 use crate::sync::gate::Writer;
 use crate::{PAGE_SHIFT, VirtAddr};
 
-/// The address that a remapped mapping may get.
+/// Where a remapped mapping may go.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Remap {

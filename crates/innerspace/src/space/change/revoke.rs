@@ -211,7 +211,7 @@ impl SpaceInner {
             if pte::replace(word, now, pte::Pte::EMPTY) {
                 self.code.changed(&(at..at + 1));
                 // A fork may share the word, and its own mapper then finds the word empty. So the
-                // page is counted as changed here, for all spaces.
+                // page is noted as stored to here, for all spaces.
                 if let Some(file) = vma.file() {
                     let page = vma.file_page(at);
                     self.pool.watched.stored(file.key(), page..page + 1);

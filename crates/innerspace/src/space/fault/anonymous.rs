@@ -1,4 +1,4 @@
-//! The space's own pages, zeroed or copied, and the short way for stores that need one.
+//! The space's own pages, zeroed or copied, and the short way for a store that needs such a page.
 //!
 //! # The short way
 //!

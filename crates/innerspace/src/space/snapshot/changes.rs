@@ -29,8 +29,9 @@ pub(super) struct Changed {
     /// The leaf that has the page. It stays in its place, and exclusive to the space, while the
     /// record is valid.
     pub(super) leaf: FrameId,
-    /// The frame of the snapshot's page at the same address, or the zero frame. It does not change.
-    /// `None` until it is looked up, and if the snapshot has a page of a file there.
+    /// The frame of the snapshot's page at the same address, or the zero frame. `None` until it is
+    /// looked up, and if the snapshot has a page of a file there. Once looked up, it stays the
+    /// same.
     pub(super) image: Option<FrameId>,
     /// The number of restores in a row, up to the latest, that each came after a store to the page.
     pub(super) streak: u8,

@@ -115,9 +115,9 @@ impl Space {
 }
 
 impl Snapshot {
-    /// Creates a space that starts as this snapshot, in the same group. Takes no lock that readers
-    /// or other forks hold for a long time: many threads may fork from one snapshot at the same
-    /// time.
+    /// Creates a space that starts as a copy of this snapshot, in the same group. Takes no lock
+    /// that readers or other forks hold for a long time: many threads may fork from one snapshot at
+    /// the same time.
     ///
     /// # Errors
     /// As [`Space::fork`].

@@ -133,8 +133,9 @@ impl<'pool> Nodes<'pool> {
     /// The other sharers of a shared child may go at any time. So `replaced` gets a ref on the
     /// child, which then stays shared until `replaced` is released. Otherwise a thread that found
     /// the child exclusive would change its words without a lock, and a change made after the copy
-    /// would be lost. The ref is taken before the count is read. If another thread found the child
-    /// unshared before that, so does this call; afterwards no thread does.
+    /// would be lost. The ref is taken before the count is read. So while this call holds the ref,
+    /// no other thread finds the child unshared. If one found it unshared before, so does this
+    /// call.
     pub(crate) fn keep_if_shared(
         self,
         child: FrameId,

@@ -26,8 +26,8 @@ pub struct PageStats {
     pub shared: PageCount,
     /// Pages of direct-access files: they belong to the device, and take no memory.
     pub direct: PageCount,
-    /// Pages of files that were stored to since they were last written back or synced: like Linux's
-    /// Shared_Dirty. All mapped pages of a dirty block count.
+    /// Pages of files that were written or stored to since they were last written back or synced:
+    /// like Linux's Shared_Dirty. All mapped pages of a dirty block count.
     pub dirty: PageCount,
     /// Pages that map the zero frame; they take no memory.
     pub zero: PageCount,

@@ -137,7 +137,7 @@ impl Direct {
 
     /// Writes the buffers before the first unaligned one. If there are none, or the offset is
     /// unaligned, writes from the first buffer that is not empty, perhaps only a part of it. An
-    /// unaligned edge goes through the page cache, by the descriptor `file`.
+    /// unaligned edge goes through the page cache, with the descriptor `file`.
     pub(super) fn write_vectored_at(
         &self,
         file: &File,

@@ -67,7 +67,7 @@ pub(super) struct FileIo {
     /// The descriptor that bypasses the page cache. Reads in flight share it.
     direct: Option<Arc<Direct>>,
     /// Whether reads use `direct`. Cleared for good when a direct read is refused. Relaxed, because
-    /// no other memory depends on it.
+    /// no other data depends on it.
     direct_reads: AtomicBool,
     direct_writes: DirectWrites,
 }
@@ -393,7 +393,7 @@ mod tests {
         let Ok(left) = sys::cached_bytes(&file) else {
             return eprintln!("left out: no word about what is cached");
         };
-        // On tmpfs the page cache is the file itself.
+        // On tmpfs the page cache is the file itself, so nothing can be dropped.
         sys::drop_cached(&file, 0, 0);
         assert_eq!(left, sys::cached_bytes(&file).unwrap());
     }

@@ -8,9 +8,9 @@ use std::io::{self, IoSlice};
 
 use super::direct::Direct;
 
-/// The length from which a write bypasses the page cache. A background write is shorter, because it
-/// has at most one block of 2 MiB in one call. So background work does not wait for the device. A
-/// sync waits for the device in any case.
+/// The length from which a write bypasses the page cache. Background writes are shorter: one call
+/// writes at most 1 MiB, or one block of at most 2 MiB. So background work does not wait for the
+/// device. A sync waits for the device in any case.
 pub(super) const LONG: usize = (2 << 20) + 4096;
 
 /// Writes the buffers before the first unaligned one, if they have at least [`LONG`] bytes

@@ -25,8 +25,8 @@ pub(super) struct Watch {
     begun: AtomicU64,
     ended: AtomicU64,
     seen: Mutex<Seen>,
-    /// Whether the kernel has refused a read by io_uring(7). From then on all reads are calls.
-    /// Relaxed, because no other memory depends on it.
+    /// Whether the kernel has refused a read by io_uring(7). From then on all reads are plain
+    /// system calls. Relaxed, because no other data depends on it.
     pub(super) fell_back: AtomicBool,
 }
 

@@ -277,7 +277,8 @@ impl<T: Send + 'static> Ring<T> {
 
     /// Adds the available completions to `into`. Returns whether the caller's wait ends.
     fn take(&self, into: &mut Vec<(T, io::Result<usize>)>) -> bool {
-        // A broken ring takes no entries, so it delivers no wake-up.
+        // A broken ring takes no entries, so it delivers no wake-up, and the flag is looked at
+        // here.
         let is_broken = self.is_broken();
         let mut ends = is_broken && self.woken.swap(false, Ordering::AcqRel);
         let _completion = self.completion.lock();

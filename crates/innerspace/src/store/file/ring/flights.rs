@@ -178,7 +178,8 @@ impl Flights {
             let (ring, queue) = {
                 let mut state = self.state.lock();
                 if state.thread == 0 {
-                    // This thread was to be replaced, but no other thread could be started.
+                    // This thread was to be replaced, but no other thread could be started, or the
+                    // other thread has ended already.
                     state.thread = number;
                 }
                 if state.thread != number {

@@ -67,7 +67,7 @@ impl Source {
         Some((transfer, source))
     }
 
-    /// Notes that the ring has refused the read. The store's reads are done by calls from now on.
+    /// Notes that the ring cannot be used. The store's reads are done by calls from now on.
     pub(super) fn fall_back(&self) {
         self.watch.fell_back.store(true, Ordering::Relaxed);
     }
