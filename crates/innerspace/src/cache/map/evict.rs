@@ -216,8 +216,10 @@ impl Owner for FileCore {
 
     fn evict(&self, frames: &[FrameId], io: Io) -> EvictCount {
         let is_synced = sync_before_eviction(self, frames, self.may_call_for(io));
+        let given_up = self.give_up_queued(frames);
         let count = self.evict_frames(frames, Evicting::Unheld);
         EvictCount {
+            freed: PageCount(count.freed.0 + given_up.0),
             unsynced: !is_synced,
             ..count
         }
@@ -226,10 +228,6 @@ impl Owner for FileCore {
     fn failed_block_freed(&self, frame: FrameId) {
         let mut errors = self.blocks.fill_errors.lock();
         errors.retain(|(failed, _)| *failed != frame);
-    }
-
-    fn read_queued(&self, block: u64, io: Io) -> bool {
-        !self.cache.is_served() && self.may_call_for(io) && self.run_queued(block)
     }
 
     fn clean(&self, frames: &[FrameId], io: Io) -> PageCount {

@@ -278,6 +278,11 @@ impl Cache {
         self.served.load(Ordering::Relaxed)
     }
 
+    /// Whether the program's calls to `tick` do the work of this cache.
+    pub(super) fn works_by_ticks(&self) -> bool {
+        !self.is_served() && !self.abandoned.load(Ordering::Relaxed)
+    }
+
     /// Ends the service: closes files whose closing was deferred, serves the futures, and calls
     /// wakers and the hook for the last time. From now on, this work is done by the threads that
     /// poll futures or close files.

@@ -429,22 +429,27 @@ fn without_threads_whoever_waits_makes_the_calls() {
 
 // spec: R11
 #[test]
-fn without_threads_a_request_for_memory_makes_the_call_for_a_block_that_it_waits_for() {
+fn without_threads_a_request_for_memory_gives_up_reads_that_are_queued() {
     let cache = memory(256);
     let group = cache.root.create_child("small", 32 * 4096).unwrap();
     let store = patterned(64 * 4096);
     let file = open(&cache, &store, &options(4096).group(&group));
     file.view(0..1).unwrap();
     file.view(4096..4097).unwrap();
-    assert_eq!(core(&file).requests.len(), 1, "of blocks read ahead");
-    // All memory of the group but the blocks in the request becomes unevictable.
+    let (ahead, reads) = (core(&file).requests.len(), store.log().len());
+    assert_eq!(ahead, 1);
+    // All memory of the group but the blocks read ahead becomes unevictable.
     let mut taken = Vec::new();
     while core(&file).requests.len() == 1 {
         let page = cache.pool.alloc(group.id(), 0, AllocMode::Wait);
         taken.push(page.expect("the blocks read ahead can be evicted"));
     }
     assert!(taken.len() < 32);
-    drop((taken, file, group));
+    assert_eq!(store.log().len(), reads, "no call was made for them");
+    drop(taken);
+    let view = file.view(2 * 4096..2 * 4096 + 1).unwrap();
+    assert_eq!(view[..], pattern(2 * 4096..2 * 4096 + 1)[..]);
+    drop((view, file, group));
     assert_empty(&cache);
 }
 

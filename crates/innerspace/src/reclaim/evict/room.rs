@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::cluster::Shrunk;
 use super::passes;
-use crate::frame::{Bit, FlagSet, deadline};
+use crate::frame::{FlagSet, deadline};
 use crate::group::{Charge, GroupId, Holders, LimitError, Reclaimer};
 use crate::reclaim::check;
-use crate::reclaim::owners::{Io, OwnerId};
+use crate::reclaim::owners::Io;
 use crate::reclaim::pool::Pool;
 use crate::reclaim::scope::StoreScope;
 use crate::sync::{WaitEnd, thread};
@@ -119,14 +119,6 @@ impl Pool {
             // could not evict. So it yields, but does not wait.
             thread::yield_now();
             return (self.progress.finished() != finished).then_some(Waited::Perhaps);
-        }
-        if let Some((id, Bit::Locked)) = shrunk.waits_for {
-            // The frame may hold another block by now. To read that one does no harm either.
-            let meta = self.frames.meta(id);
-            let owner = self.owners.get(OwnerId(meta.owner()));
-            if owner.is_some_and(|owner| owner.read_queued(meta.index(), io)) {
-                return Some(Waited::BlockCameFree);
-            }
         }
         if let Some((id, bit)) = shrunk.waits_for
             && self.frames.meta(id).hold.try_get_cached()

@@ -80,7 +80,8 @@ pub(crate) trait Owner: Send + Sync {
 
     /// Evicts clean blocks. The steps are: try_lock, revoke, one grace period for all, freeze,
     /// removal from the index (leaving the shadow that `Pool::shadow_pack` returns), `Pool::free`.
-    /// Blocks that are dirty, viewed or busy stay, and are counted as busy. If some can be evicted
+    /// Blocks that are dirty, viewed or busy stay, and are counted as busy. But if a block is locked
+    /// for a read that no thread will make soon, the read is given up, and the block freed. If some can be evicted
     /// only after a sync, this call performs the sync, provided that `io` includes the owner.
     fn evict(&self, frames: &[FrameId], io: Io) -> EvictCount;
 
