@@ -163,14 +163,6 @@ impl<W> InFlight<W> {
         self.first_in(&(block..block + 1))?.take()
     }
 
-    /// Drops the work of the request that has the block, if it is queued. Returns how many blocks
-    /// that request has.
-    pub(crate) fn give_up(&self, block: u64) -> u64 {
-        let request = self.first_in(&(block..block + 1));
-        let given_up = request.filter(|request| request.take().is_some());
-        given_up.map_or(0, |request| request.blocks.end - request.blocks.start)
-    }
-
     /// In a memory without threads, waits until a block was filled or could not be filled. If the
     /// work of the block's request is queued, passes it to `run`.
     pub(crate) fn wait_filled(

@@ -216,10 +216,8 @@ impl Owner for FileCore {
 
     fn evict(&self, frames: &[FrameId], io: Io) -> EvictCount {
         let is_synced = sync_before_eviction(self, frames, self.may_call_for(io));
-        let given_up = self.give_up_queued(frames);
         let count = self.evict_frames(frames, Evicting::Unheld);
         EvictCount {
-            freed: PageCount(count.freed.0 + given_up.0),
             unsynced: !is_synced,
             ..count
         }
@@ -228,6 +226,13 @@ impl Owner for FileCore {
     fn failed_block_freed(&self, frame: FrameId) {
         let mut errors = self.blocks.fill_errors.lock();
         errors.retain(|(failed, _)| *failed != frame);
+    }
+
+    fn give_up_read(&self, block: u64) -> bool {
+        // If the memory has threads, they are about to make the read. Once nothing makes ticks, no
+        // thread would call the wakers of the futures that wait for the block.
+        let may = !self.cache.is_served() && (self.cache.is_ticked() || self.ready.len() == 0);
+        may && self.requests.take_queued(block).is_some()
     }
 
     fn clean(&self, frames: &[FrameId], io: Io) -> PageCount {

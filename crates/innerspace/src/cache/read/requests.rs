@@ -28,7 +28,7 @@ use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::lookup::block::{BlockRef, NewBlock};
 use crate::cache::read::content::stored_bytes;
 use crate::exec::{Entry, Job, Stage, Turn, is_in_job};
-use crate::frame::{Bit, Fills, FlagSet, ReadEnd, Uses};
+use crate::frame::{Bit, Fills, ReadEnd, Uses};
 use crate::reclaim::{Pool, StoreScope};
 use crate::stats::Event;
 use crate::store::{
@@ -38,7 +38,7 @@ use crate::store::{
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::sync::panics::{Panics, caught};
-use crate::units::{FrameId, PageCount};
+use crate::units::FrameId;
 
 /// Requests in flight take at most `1 / FLIGHT_PART` of every limit.
 pub(crate) const FLIGHT_PART: u64 = 8;
@@ -409,20 +409,6 @@ impl FileCore {
             fill.run();
         }
         held.wait(Bit::Locked);
-    }
-
-    /// Gives up the requests of these blocks that are queued for a tick, which frees all their
-    /// blocks. A thread that needs one of them reads it anew. Returns the number of pages freed.
-    pub(crate) fn give_up_queued(&self, frames: &[FrameId]) -> PageCount {
-        if !self.cache.works_by_ticks() {
-            return PageCount(0);
-        }
-        let metas = frames.iter().map(|frame| self.frames().meta(*frame));
-        let being_filled = metas.filter(|meta| !meta.flags.load().contains(FlagSet::UPTODATE));
-        let blocks: u64 = being_filled
-            .map(|meta| self.requests.give_up(meta.index()))
-            .sum();
-        PageCount(blocks << self.id.order)
     }
 
     /// Notes that the fill of a block has ended, with or without success, and that the block was

@@ -278,9 +278,9 @@ impl Cache {
         self.served.load(Ordering::Relaxed)
     }
 
-    /// Whether the program's calls to `tick` do the work of this cache.
-    pub(super) fn works_by_ticks(&self) -> bool {
-        !self.is_served() && !self.abandoned.load(Ordering::Relaxed)
+    /// Whether the service or the program's ticks still do the work of this cache.
+    pub(super) fn is_ticked(&self) -> bool {
+        !self.abandoned.load(Ordering::Relaxed)
     }
 
     /// Ends the service: closes files whose closing was deferred, serves the futures, and calls

@@ -200,11 +200,6 @@ fn verdict(pool: &Pool, id: FrameId, used: bool, effort: Effort, io: Io) -> Verd
         return Verdict::SetAside;
     }
     let flags = meta.flags.load();
-    let is_being_filled = flags.contains(FlagSet::LOCKED) && !flags.contains(FlagSet::UPTODATE);
-    if effort == Effort::Force && is_being_filled {
-        // The owner may be able to give up the read.
-        return Verdict::Evict;
-    }
     if is_in_use(hold, flags) {
         return Verdict::Keep;
     }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::cluster::Shrunk;
 use super::passes;
-use crate::frame::{FlagSet, deadline};
+use crate::frame::{Bit, FlagSet, deadline};
 use crate::group::{Charge, GroupId, Holders, LimitError, Reclaimer};
 use crate::reclaim::check;
-use crate::reclaim::owners::Io;
+use crate::reclaim::owners::{Io, OwnerId};
 use crate::reclaim::pool::Pool;
 use crate::reclaim::scope::StoreScope;
 use crate::sync::{WaitEnd, thread};
@@ -48,7 +48,7 @@ impl Rounds {
 /// How a wait for memory ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Waited {
-    /// A block that could not be evicted was unlocked, read or written, and may be evictable now.
+    /// A block that could not be evicted was unlocked or written, and may be evictable now.
     BlockCameFree,
     /// Other threads may have freed something.
     Perhaps,
@@ -91,6 +91,9 @@ impl Pool {
         if shrunk.freed.0 > 0 {
             return Some(shrunk.freed);
         }
+        if self.give_up_read(io, &shrunk) {
+            return Some(PageCount(0));
+        }
         let vain = rounds.vain.checked_sub(1)?;
         // `finished` was read before this thread's own work, whose end is counted too: hence `+ 1`.
         if self.wait_for_memory(finished + 1, flushes, io, &shrunk)? == Waited::Perhaps {
@@ -99,8 +102,23 @@ impl Pool {
         Some(PageCount(0))
     }
 
-    /// Makes the queued read of the block that reclaim would wait for, or waits for threads that
-    /// may free something. Returns `None` if nothing suggests that another round would free more.
+    /// Gives up the read of the block that the request would wait for, if no thread will make that
+    /// read soon. Returns whether the read was given up. Only reads into blocks of the request's
+    /// own group are given up, since the blocks of others may be protected; and none for a request
+    /// of read-ahead, which may call no store.
+    fn give_up_read(&self, io: Io, shrunk: &Shrunk) -> bool {
+        let Some((id, Bit::Locked)) = shrunk.waits_for else {
+            return false;
+        };
+        // The frame may be in another block by now, whose read can be repeated as well.
+        let meta = self.frames.meta(id);
+        let owner = self.owners.get(OwnerId(meta.owner()));
+        io == Io::Of(GroupId(meta.group()))
+            && owner.is_some_and(|owner| owner.give_up_read(meta.index()))
+    }
+
+    /// Waits for threads that may free something. Returns `None` if nothing suggests that another
+    /// round would free more.
     fn wait_for_memory(
         &self,
         finished: u64,

@@ -80,8 +80,7 @@ pub(crate) trait Owner: Send + Sync {
 
     /// Evicts clean blocks. The steps are: try_lock, revoke, one grace period for all, freeze,
     /// removal from the index (leaving the shadow that `Pool::shadow_pack` returns), `Pool::free`.
-    /// Blocks that are dirty, viewed or busy stay, and are counted as busy. But if a block is locked
-    /// for a read that no thread will make soon, the read is given up, and the block freed. If some can be evicted
+    /// Blocks that are dirty, viewed or busy stay, and are counted as busy. If some can be evicted
     /// only after a sync, this call performs the sync, provided that `io` includes the owner.
     fn evict(&self, frames: &[FrameId], io: Io) -> EvictCount;
 
@@ -90,10 +89,10 @@ pub(crate) trait Owner: Send + Sync {
     /// only.
     fn failed_block_freed(&self, _frame: FrameId) {}
 
-    /// Makes the store's call for a queued read of the block, if no thread of the memory makes the
-    /// calls for queued reads and `io` includes the owner. Returns whether a call was made. Called
-    /// when reclaim found nothing to evict and would otherwise wait for the block.
-    fn read_queued(&self, _block: u64, _io: Io) -> bool {
+    /// Gives up the read of a block, if it is queued and no thread of the memory will make it soon.
+    /// The blocks of that read are freed, and a thread that needs one reads it anew. Returns
+    /// whether the read was given up. Takes innermost locks only.
+    fn give_up_read(&self, _block: u64) -> bool {
         false
     }
 
