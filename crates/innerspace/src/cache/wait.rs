@@ -13,6 +13,11 @@ pub(crate) enum Wait {
 }
 
 impl Wait {
+    /// Returns the value for a call that may wait, or for one that may not.
+    pub(crate) const fn if_may(wait: bool) -> Wait {
+        if wait { Wait::Yes } else { Wait::No }
+    }
+
     /// Returns the mode in which a call with this value allocates memory.
     pub(crate) fn alloc_mode(self) -> AllocMode {
         match self {

@@ -16,7 +16,6 @@ use crate::exec::Turn;
 use crate::group::LimitError;
 use crate::reclaim::AllocMode;
 use crate::space::access::accessor::Accessor;
-use crate::space::access::forms::NonBlocking;
 use crate::space::access::single::{Sectioned, Single};
 use crate::space::core::error::SpaceError;
 use crate::space::core::fault::{AccessKind, Fault};
@@ -182,7 +181,7 @@ impl Future for SpaceReady {
         let SpaceReady { space, call, .. } = &mut *self;
         let call = match call {
             Some(call) => call,
-            None => match ensure_ready::<Single<NonBlocking>>(space, wanted) {
+            None => match ensure_ready::<Single<false>>(space, wanted) {
                 Err(fault) if fault.would_block() => call.insert(space.defer(move |space| {
                     ensure_ready::<Single>(space, wanted).map_err(|fault| not_ready(space, fault))
                 })),

@@ -55,17 +55,17 @@ impl Core {
         let (first, second) = bytes.split_at(PAGE_SIZE - at.page_offset());
         let next = self.space.after(at, first.len() as u64);
         loop {
-            S::enter(&mut self.translator);
+            self.enter::<S>();
             let translator = &self.translator;
             let low = translator.hit(at.0, first.len(), Need::Write);
             let high = translator.hit(next.0, second.len(), Need::Write);
             if let (Some(low), Some(high)) = (low, high) {
                 low.write(first);
                 high.write(second);
-                S::leave(&mut self.translator);
+                self.leave::<S>();
                 return Ok(());
             }
-            S::leave(&mut self.translator);
+            self.leave::<S>();
             let low = self.find_part::<S>(at, first, part)?;
             let high = self.find_part::<S>(next, second, part)?;
             if low.device.is_some() || high.device.is_some() {

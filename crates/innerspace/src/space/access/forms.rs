@@ -1,36 +1,15 @@
 //! The two forms of an access: one that may wait, and one that never does.
 //!
-//! An access is written once, generic over a [`Sectioned`](super::single::Sectioned) that says how
-//! it opens its section and whether it may wait. [`forms!`] gives the access its two public names:
-//! `load`, for example, which may wait, and `try_load`, which fails with
+//! An access is written once, generic over a [`Sectioned`](super::single::Sectioned) that says
+//! whether a session has opened its section, and whether it may wait. [`forms!`] gives the access
+//! its two public names: `load`, for example, which may wait, and `try_load`, which fails with
 //! [`FaultKind::WouldBlock`](crate::space::FaultKind::WouldBlock) instead. A hit runs the same code
 //! in both. On a miss both take the same steps (`fault`), and `try_load` ends where a step would
 //! have to sleep.
 
-use crate::cache::Wait;
-
-/// Whether an access may wait if it misses.
-pub(crate) trait Mode {
-    const WAIT: Wait;
-}
-
-/// The mode of an access that waits if it must.
-pub(crate) enum Blocking {}
-
-impl Mode for Blocking {
-    const WAIT: Wait = Wait::Yes;
-}
-
-/// The mode of an access that fails if it would have to wait.
-pub(crate) enum NonBlocking {}
-
-impl Mode for NonBlocking {
-    const WAIT: Wait = Wait::No;
-}
-
 /// Defines accesses of some handles, each under two names: the first form waits, the second does
-/// not. In a body, `M` is the handle's [`Sectioned`](super::single::Sectioned) for that form. The
-/// text after `panics` says when both forms panic.
+/// not. In a body, `M` is the handle's [`Sectioned`](super::single::Sectioned), with `true` for the
+/// form that waits. The text after `panics` says when both forms panic.
 macro_rules! forms {
     ($($type:ty, $section:ident);+ => $accesses:tt) => {
         $(forms! { @handle $type, $section, $accesses })+
@@ -45,7 +24,7 @@ macro_rules! forms {
             $(#[doc = concat!("\n\n# Panics\n", $when)])?
             #[inline]
             pub fn $name $(<$T: $bound $(+ $more)*>)? (&mut $self $(, $argument: $kind)*) -> $result {
-                type M = $section<$crate::space::access::forms::Blocking>;
+                type M = $section<true>;
                 $body
             }
 
@@ -56,7 +35,7 @@ macro_rules! forms {
             $(#[doc = concat!("\n\n# Panics\n", $when)])?
             #[inline]
             pub fn $try_name $(<$T: $bound $(+ $more)*>)? (&mut $self $(, $argument: $kind)*) -> $result {
-                type M = $section<$crate::space::access::forms::NonBlocking>;
+                type M = $section<false>;
                 $body
             }
         )+ }

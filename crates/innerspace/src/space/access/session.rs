@@ -2,11 +2,8 @@
 
 use std::marker::PhantomData;
 
-use super::forms::{Blocking, Mode};
-use super::single::{Core, Sectioned};
+use super::single::{Core, Paused, Sectioned};
 use crate::cache::Wait;
-use crate::space::tlb::page::Page;
-use crate::space::tlb::translator::{Need, Translator};
 
 /// An accessor with its section kept open from access to access.
 ///
@@ -47,43 +44,11 @@ pub struct Session<'accessor> {
 }
 
 /// The mode of an access in a session, whose section is open already.
-pub(crate) struct InSession<M = Blocking>(PhantomData<M>);
+pub(crate) enum InSession<const WAITS: bool = true> {}
 
-impl<M: Mode> Sectioned for InSession<M> {
-    const WAIT: Wait = M::WAIT;
-
-    #[inline(always)]
-    fn hit<R>(
-        translator: &mut Translator,
-        of: (u64, usize),
-        need: Need,
-        act: impl Fn(Page) -> R,
-    ) -> Option<R> {
-        translator.hit_past_beginning(of, need, act)
-    }
-
-    fn pause(translator: &mut Translator) {
-        translator.sections.end_session();
-        if translator.sections.has_mail() {
-            // A safepoint: another thread is waiting, or this thread has waited since the last
-            // access and left the section to do so.
-            translator.sections.leave();
-            translator.sections.enter();
-        } else {
-            translator.sections.widen();
-        }
-    }
-
-    fn resume(translator: &mut Translator) {
-        if !translator.sections.is_open() {
-            // A panic came out of a fault. The fault may have read the mail and found the gate
-            // closed, so the next access must check the gate again.
-            translator.sections.participant().request_safepoint();
-            translator.sections.enter();
-        }
-        translator.sections.begin_session();
-        translator.sections.narrow();
-    }
+impl<const WAITS: bool> Sectioned for InSession<WAITS> {
+    const IN_SESSION: bool = true;
+    const WAIT: Wait = Wait::if_may(WAITS);
 }
 
 impl<'accessor> Session<'accessor> {
@@ -111,8 +76,7 @@ impl<'accessor> Session<'accessor> {
     pub fn safepoint(&mut self) {
         if self.core.translator.sections.has_mail() {
             // The mail stays unread here. The next access reads it, and then also checks the gate.
-            <InSession>::pause(&mut self.core.translator);
-            <InSession>::resume(&mut self.core.translator);
+            drop(Paused::<InSession>::new(self.core));
         }
     }
 }

@@ -13,7 +13,6 @@
 use std::hint::cold_path;
 use std::marker::PhantomData;
 
-use super::forms::{Blocking, Mode};
 use super::what::What;
 use crate::cache::Wait;
 use crate::exec::reentry::is_in_callback;
@@ -51,70 +50,27 @@ pub(crate) struct Core {
 const CORE_PAGES: PageCount = PageCount(2);
 const _: () = assert!(Translator::SIZE as u64 <= CORE_PAGES.bytes());
 
-/// How an access opens and closes its section, and whether it may wait, outside the section, for a
-/// page that it misses. An implementation defines only the methods that it needs.
+/// The mode of an access: whether a session has opened its section, and whether the access may
+/// wait, outside the section, for a page that it misses.
 pub(crate) trait Sectioned {
+    /// Whether the access is one of a session, which keeps its section open.
+    const IN_SESSION: bool;
     /// Whether the access may wait. A hit does not depend on it.
     const WAIT: Wait;
-    /// Called before an access that is not made by `hit`.
-    #[inline(always)]
-    fn enter(_: &mut Translator) {}
-    /// Performs a complete access to a value that is not at the beginning of a page, if it hits. A
-    /// miss leaves the section open but not yet ordered: the caller calls `order` next.
-    fn hit<R>(
-        translator: &mut Translator,
-        of: (u64, usize),
-        need: Need,
-        act: impl Fn(Page) -> R,
-    ) -> Option<R>;
-    /// Does the rest of `enter` after `hit` has missed: orders the opening of the section.
-    #[inline(always)]
-    fn order(_: &mut Translator) {}
-    /// Called after an access, unless `hit` has completed it.
-    #[inline(always)]
-    fn leave(_: &mut Translator) {}
-    /// Called before anything that may take a lock. The section is open, and stays open until this
-    /// access leaves it. Passes a safepoint if there is mail.
-    fn pause(_: &mut Translator) {}
-    /// Ends a `pause`. A panic may have left the section closed.
-    fn resume(_: &mut Translator) {}
 }
 
 /// The mode of an access that has its own section.
-pub(crate) struct Single<M = Blocking>(PhantomData<M>);
+pub(crate) enum Single<const WAITS: bool = true> {}
 
-impl<M: Mode> Sectioned for Single<M> {
-    const WAIT: Wait = M::WAIT;
-
-    #[inline(always)]
-    fn enter(translator: &mut Translator) {
-        translator.sections.enter();
-    }
-
-    #[inline(always)]
-    fn hit<R>(
-        translator: &mut Translator,
-        of: (u64, usize),
-        need: Need,
-        act: impl Fn(Page) -> R,
-    ) -> Option<R> {
-        translator.hit_alone(of, need, act)
-    }
-
-    #[inline(always)]
-    fn order(translator: &mut Translator) {
-        translator.sections.order();
-    }
-
-    #[inline(always)]
-    fn leave(translator: &mut Translator) {
-        translator.sections.leave();
-    }
+impl<const WAITS: bool> Sectioned for Single<WAITS> {
+    const IN_SESSION: bool = false;
+    const WAIT: Wait = Wait::if_may(WAITS);
 }
 
-/// A part of an access that may call a store or a device, from `pause` to `resume`. The part ends
-/// when this value is dropped, because such a call may panic, and a program that catches the panic
-/// may go on with its session.
+/// A part of an access that may take a lock, or call a store or a device. The access's section is
+/// open before and after. A session passes a safepoint before if there is mail. The part ends when
+/// this value is dropped, because such a call may panic, and a program that catches the panic may
+/// go on with its session.
 pub(crate) struct Paused<'core, S: Sectioned> {
     pub(crate) core: &'core mut Core,
     mode: PhantomData<S>,
@@ -123,7 +79,18 @@ pub(crate) struct Paused<'core, S: Sectioned> {
 impl<'core, S: Sectioned> Paused<'core, S> {
     #[inline]
     pub(crate) fn new(core: &'core mut Core) -> Paused<'core, S> {
-        S::pause(&mut core.translator);
+        if S::IN_SESSION {
+            let sections = &mut core.translator.sections;
+            sections.end_session();
+            if sections.has_mail() {
+                // A safepoint: another thread is waiting, or this thread has waited since the last
+                // access and left the section to do so.
+                sections.leave();
+                sections.enter();
+            } else {
+                sections.widen();
+            }
+        }
         let mode = PhantomData;
         Paused { core, mode }
     }
@@ -132,7 +99,17 @@ impl<'core, S: Sectioned> Paused<'core, S> {
 impl<S: Sectioned> Drop for Paused<'_, S> {
     #[inline]
     fn drop(&mut self) {
-        S::resume(&mut self.core.translator);
+        if S::IN_SESSION {
+            let sections = &mut self.core.translator.sections;
+            if !sections.is_open() {
+                // A panic came out of a fault. The fault may have read the mail and found the gate
+                // closed, so the next access must check the gate again.
+                sections.participant().request_safepoint();
+                sections.enter();
+            }
+            sections.begin_session();
+            sections.narrow();
+        }
     }
 }
 
@@ -178,6 +155,22 @@ impl Core {
         })
     }
 
+    /// Opens the section of an access, unless its session has done so.
+    #[inline(always)]
+    pub(super) fn enter<S: Sectioned>(&mut self) {
+        if !S::IN_SESSION {
+            self.translator.sections.enter();
+        }
+    }
+
+    /// Closes the section of an access, unless it is its session's.
+    #[inline(always)]
+    pub(super) fn leave<S: Sectioned>(&mut self) {
+        if !S::IN_SESSION {
+            self.translator.sections.leave();
+        }
+    }
+
     /// Calls `act` with the bytes at `at`, in a section; on a miss, brings their page in first.
     /// `what` says what to look up and what to report.
     #[inline(always)]
@@ -201,13 +194,13 @@ impl Core {
         next: Option<VirtAddr>,
         act: impl FnOnce(Page) -> T,
     ) -> Result<T, Fault> {
-        S::enter(&mut self.translator);
+        self.enter::<S>();
         if let Some(page) = self.translator.hit(at.0, what.size(), what.need()) {
             if let Some(next) = next {
                 self.translator.prefetch(next.0, what.need());
             }
             let done = act(page);
-            S::leave(&mut self.translator);
+            self.leave::<S>();
             return Ok(done);
         }
         self.missed::<S, T>(at, what, act)
@@ -224,7 +217,12 @@ impl Core {
         act: impl Fn(Page) -> R,
     ) -> Result<R, Fault> {
         let what = What::value::<T>(access);
-        match S::hit(&mut self.translator, (at.0, what.size()), what.need(), &act) {
+        let (of, need) = ((at.0, what.size()), what.need());
+        let hit = match S::IN_SESSION {
+            true => self.translator.hit_past_beginning(of, need, &act),
+            false => self.translator.hit_alone(of, need, &act),
+        };
+        match hit {
             Some(done) => Ok(done),
             None => self.missed::<S, R>(at, what, act),
         }
@@ -239,7 +237,7 @@ impl Core {
         act: impl FnOnce(Page) -> R,
     ) -> Result<R, Fault> {
         let done = self.look_up::<S>(at, what).map(act);
-        S::leave(&mut self.translator);
+        self.leave::<S>();
         done.ok_or(self.fault)
     }
 
@@ -247,7 +245,10 @@ impl Core {
     /// with the reason in `self.fault`. The caller is in a section before and after the call.
     #[inline(never)]
     fn look_up<S: Sectioned>(&mut self, at: VirtAddr, what: What) -> Option<Page> {
-        S::order(&mut self.translator);
+        if !S::IN_SESSION {
+            // `hit_alone` has left the section open, but not ordered.
+            self.translator.sections.order();
+        }
         let (size, need) = (what.size(), what.need());
         if crosses(at, size) {
             self.fault = what.fault(FaultKind::Device, at);
