@@ -6,7 +6,7 @@ use super::single::{Core, Single};
 use crate::group::LimitError;
 use crate::reclaim::AllocMode;
 use crate::space::Explanation;
-use crate::space::core::fault::Fault;
+use crate::space::core::fault::{AccessKind, Fault};
 use crate::sys::copy::Scalar;
 use crate::{Space, VirtAddr};
 
@@ -125,7 +125,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     /// # Errors
     /// The [`Fault`] of the first byte that cannot be loaded.
     fn load, try_load<T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
-        self.core.load::<M, T>(at)
+        self.core.load::<M, T>(at, AccessKind::Load)
     }
 
     /// Loads a value at any alignment, as an instruction fetch does: the mapping must allow
@@ -134,7 +134,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     /// # Errors
     /// The [`Fault`] of the first byte that cannot be fetched.
     fn fetch, try_fetch<T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
-        self.core.fetch::<M, T>(at)
+        self.core.load::<M, T>(at, AccessKind::Fetch)
     }
 
     /// Stores a value at any alignment, wholly or not at all.

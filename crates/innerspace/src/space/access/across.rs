@@ -8,8 +8,7 @@
 use super::single::{Core, Sectioned};
 use super::what::What;
 use crate::space::core::address::crosses;
-use crate::space::core::fault::{Fault, FaultKind};
-use crate::space::tlb::translator::Need;
+use crate::space::core::fault::{AccessKind, Fault, FaultKind};
 use crate::space::vma::device::{DeviceCall, Transfer};
 use crate::{PAGE_SIZE, VirtAddr};
 
@@ -57,8 +56,8 @@ impl Core {
         loop {
             self.enter::<S>();
             let translator = &self.translator;
-            let low = translator.hit(at.0, first.len(), Need::Write);
-            let high = translator.hit(next.0, second.len(), Need::Write);
+            let low = translator.hit(at.0, first.len(), AccessKind::Store);
+            let high = translator.hit(next.0, second.len(), AccessKind::Store);
             if let (Some(low), Some(high)) = (low, high) {
                 low.write(first);
                 high.write(second);

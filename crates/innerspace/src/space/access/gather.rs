@@ -8,8 +8,7 @@ use crate::VirtAddr;
 use crate::cache::{FileInner, Wait};
 use crate::exec::reentry::{Inside, is_in_callback};
 use crate::space::core::address::page_start;
-use crate::space::core::fault::Fault;
-use crate::space::tlb::translator::Need;
+use crate::space::core::fault::{AccessKind, Fault};
 use crate::space::vma::area::MappedFile;
 use crate::space::vma::protection::Protection;
 use crate::sync::Arc;
@@ -64,7 +63,7 @@ impl Core {
         for (at, len) in ranges {
             for (start, piece) in self.space.pieces(at, len) {
                 self.translator.sections.enter();
-                let hit = self.translator.hit(start, piece, Need::Read);
+                let hit = self.translator.hit(start, piece, AccessKind::Load);
                 if hit.is_none() {
                     missing.push(page_start(start));
                 }

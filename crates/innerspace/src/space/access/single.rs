@@ -25,7 +25,7 @@ use crate::space::fault::driver::{self, Stored};
 use crate::space::table::{self};
 use crate::space::tlb::page;
 use crate::space::tlb::page::Page;
-use crate::space::tlb::translator::{Need, Translator};
+use crate::space::tlb::translator::Translator;
 use crate::space::vma::cache::VmaCache;
 use crate::space::vma::device::Transfer;
 use crate::sync::Arc;
@@ -195,9 +195,9 @@ impl Core {
         act: impl FnOnce(Page) -> T,
     ) -> Result<T, Fault> {
         self.enter::<S>();
-        if let Some(page) = self.translator.hit(at.0, what.size(), what.need()) {
+        if let Some(page) = self.translator.hit(at.0, what.size(), what.access) {
             if let Some(next) = next {
-                self.translator.prefetch(next.0, what.need());
+                self.translator.prefetch(next.0, what.access);
             }
             let done = act(page);
             self.leave::<S>();
@@ -217,12 +217,8 @@ impl Core {
         act: impl Fn(Page) -> R,
     ) -> Result<R, Fault> {
         let what = What::value::<T>(access);
-        let (of, need) = ((at.0, what.size()), what.need());
-        let hit = match S::IN_SESSION {
-            true => self.translator.hit_past_beginning(of, need, &act),
-            false => self.translator.hit_alone(of, need, &act),
-        };
-        match hit {
+        let of = (at.0, what.size());
+        match self.translator.hit_value(S::IN_SESSION, of, access, &act) {
             Some(done) => Ok(done),
             None => self.missed::<S, R>(at, what, act),
         }
@@ -246,15 +242,15 @@ impl Core {
     #[inline(never)]
     fn look_up<S: Sectioned>(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         if !S::IN_SESSION {
-            // `hit_alone` has left the section open, but not ordered.
+            // A miss of `hit_value` leaves the section open, but not ordered.
             self.translator.sections.order();
         }
-        let (size, need) = (what.size(), what.need());
-        if crosses(at, size) {
+        if crosses(at, what.size()) {
             self.fault = what.fault(FaultKind::Device, at);
             return None;
         }
-        match self.translator.hit_and_fetch_ahead(at.0, size, need) {
+        let translator = &mut self.translator;
+        match translator.hit_and_fetch_ahead(at.0, what.size(), what.access) {
             Some(page) => {
                 if self.translator.is_coalescing_due(at.0) {
                     self.coalesce(at.0);
@@ -335,14 +331,16 @@ impl Core {
     /// and after the call.
     #[inline]
     fn by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
-        let (translator, vmas) = (&self.translator, &mut self.vmas);
-        let parted = match what.need() {
-            Need::Write => match driver::store_by_short_way(&self.space, translator, vmas, at.0) {
-                Stored::Done(parted) => parted,
-                Stored::Changed | Stored::NoPage => return None,
-            },
-            Need::Read if driver::load_by_short_way(&self.space, translator, vmas, at.0) => None,
-            Need::Read | Need::Fetch => return None,
+        let (space, translator, vmas) = (&self.space, &self.translator, &mut self.vmas);
+        let parted = match what.access {
+            AccessKind::Store | AccessKind::Exchange => {
+                match driver::store_by_short_way(space, translator, vmas, at.0) {
+                    Stored::Done(parted) => parted,
+                    Stored::Changed | Stored::NoPage => return None,
+                }
+            }
+            AccessKind::Load if driver::load_by_short_way(space, translator, vmas, at.0) => None,
+            AccessKind::Load | AccessKind::Fetch => return None,
         };
         if let Some(shadow) = parted {
             self.translator.sections.leave();
@@ -357,7 +355,7 @@ impl Core {
     /// page until its section ends, but the next one may take this path again.
     #[inline]
     fn hit_and_sample(&self, at: VirtAddr, what: What) -> Option<Page> {
-        let page = self.translator.hit(at.0, what.size(), what.need())?;
+        let page = self.translator.hit(at.0, what.size(), what.access)?;
         if self.space.pool.samples() && what.uses_page() {
             self.space.sample_use(at.0);
         }
@@ -389,27 +387,22 @@ impl Core {
         }
         let nodes = self.space.nodes();
         if let Some(leaf) = nodes.find(at) {
-            let use_for = if leaf.exclusive && !self.space.is_frozen() {
-                Need::Write
-            } else {
-                Need::Read
-            };
-            self.translator.fill(at, nodes.words(leaf.frame), use_for);
+            let for_stores = leaf.exclusive && !self.space.is_frozen();
+            let words = nodes.words(leaf.frame);
+            self.translator.fill(at, words, for_stores);
         }
         true
     }
 
+    /// Loads a value, or fetches one as an instruction, as `access` says.
     #[inline(always)]
-    pub(crate) fn load<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
-        let loaded = self.access_value::<S, T, T>(at, AccessKind::Load, Page::load);
+    pub(crate) fn load<S: Sectioned, T: Scalar>(
+        &mut self,
+        at: VirtAddr,
+        access: AccessKind,
+    ) -> Result<T, Fault> {
+        let loaded = self.access_value::<S, T, T>(at, access, Page::load);
         loaded.or_else(|fault| self.load_elsewhere::<S, T>(at, fault))
-    }
-
-    /// Fetches an instruction: a load that needs the right to execute.
-    #[inline(always)]
-    pub(crate) fn fetch<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
-        let fetched = self.access_value::<S, T, T>(at, AccessKind::Fetch, Page::load);
-        fetched.or_else(|fault| self.load_elsewhere::<S, T>(at, fault))
     }
 
     #[inline(always)]

@@ -1,7 +1,6 @@
 //! The description of one access for the lookup.
 
 use crate::space::core::fault::{AccessKind, Fault, FaultKind};
-use crate::space::tlb::translator::Need;
 use crate::{PAGE_SIZE, VirtAddr};
 
 /// The kind of one access, and the bytes that it needs. Small, so that passing it to the slow path
@@ -66,14 +65,5 @@ impl What {
     #[inline(always)]
     pub(crate) fn size(self) -> usize {
         usize::from(self.size)
-    }
-
-    #[inline(always)]
-    pub(crate) fn need(self) -> Need {
-        match self.access {
-            AccessKind::Load => Need::Read,
-            AccessKind::Fetch => Need::Fetch,
-            AccessKind::Store | AccessKind::Exchange => Need::Write,
-        }
     }
 }

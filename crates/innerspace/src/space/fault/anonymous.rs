@@ -20,10 +20,11 @@ use crate::FrameId;
 use crate::frame::{HoldState, Kind};
 use crate::reclaim::PoolFrame;
 use crate::space::core::address::page_start;
+use crate::space::core::fault::AccessKind;
 use crate::space::core::space::SpaceInner;
 use crate::space::table::nodes::Nodes;
 use crate::space::table::pte::{self, Holds, Pte, VALID_R, VALID_W};
-use crate::space::tlb::translator::{Need, Translator};
+use crate::space::tlb::translator::Translator;
 use crate::space::vma::cache::VmaCache;
 use crate::space::vma::protection::Protection;
 use crate::stats::Event;
@@ -51,7 +52,7 @@ pub(crate) fn store_by_short_way(
     vmas: &mut VmaCache,
     at: u64,
 ) -> Stored {
-    let Some(slot) = translator.slot(at, Need::Write) else {
+    let Some(slot) = translator.slot(at, AccessKind::Store) else {
         return Stored::Changed;
     };
     if !space.gate.is_open(&translator.sections, &EVERYWHERE)

@@ -51,7 +51,7 @@ use crate::space::table::nodes::{Detached, NeedNodes, Nodes, Spares};
 use crate::space::table::pte::{self, Holds, Pte, VALID_R, VALID_W, VALID_X};
 use crate::space::table::shadow::Borrower;
 use crate::space::table::{self};
-use crate::space::tlb::translator::{Need, Translator};
+use crate::space::tlb::translator::Translator;
 use crate::space::vma::area::{Backing, MappedFile, Vma};
 use crate::space::vma::cache::VmaCache;
 use crate::space::vma::device::DeviceCall;
@@ -296,12 +296,8 @@ impl<'space> FaultState<'space> {
             translator.leaves.forget(post);
         }
         if let (Step::Done, Some(leaf)) = (&step, self.leaf) {
-            let need = if self.what.access.writes() {
-                Need::Write
-            } else {
-                Need::Read
-            };
-            translator.found(self.at.0, self.nodes().words(leaf), need);
+            let words = self.nodes().words(leaf);
+            translator.found(self.at.0, words, self.what.access.writes());
         }
         translator.sections.leave();
         self.fault_around.release(&self.space.pool);

@@ -25,9 +25,10 @@
 //! changed or counted if the page is valid by now: then the access finds it when it looks again.
 
 use crate::FrameId;
+use crate::space::core::fault::AccessKind;
 use crate::space::core::space::SpaceInner;
 use crate::space::table::pte::{self, Pte, VALID_R};
-use crate::space::tlb::translator::{Need, Translator};
+use crate::space::tlb::translator::Translator;
 use crate::space::vma::cache::VmaCache;
 use crate::space::vma::protection::Protection;
 use crate::stats::Event;
@@ -60,7 +61,7 @@ pub(crate) fn load_by_short_way(
     vmas: &mut VmaCache,
     at: u64,
 ) -> bool {
-    let Some(slot) = translator.slot(at, Need::Read) else {
+    let Some(slot) = translator.slot(at, AccessKind::Load) else {
         return false;
     };
     if !space.gate.is_open(&translator.sections, &EVERYWHERE) || space.pool.is_flush_due() {

@@ -1,6 +1,6 @@
 //! Tests of reads as generated code makes them, through [`TranslationLayout`].
 
-use super::translator::{Need, Translator};
+use super::translator::Translator;
 use crate::space::access::layout::TranslationLayout;
 use crate::space::core::address::{LEAF_SHIFT, SLOTS};
 use crate::sync::domain::{Domain, Post};
@@ -36,14 +36,14 @@ fn the_addresses_stay_good_through_changes_and_moves() {
     let look = |leaf| unsafe { seen(&layout, leaf) };
     assert_eq!(look(3), (false, false, 0));
     translator.enter_and_drain();
-    translator.fill(3 << LEAF_SHIFT, &words, Need::Read);
+    translator.fill(3 << LEAF_SHIFT, &words, false);
     assert_eq!(look(3), (true, false, 7));
     words[0].store(8, Ordering::Release);
     assert_eq!(look(3), (true, false, 8));
     translator.sections.leave();
     let mut moved = Box::new(translator);
     moved.enter_and_drain();
-    moved.fill(3 << LEAF_SHIFT, &words, Need::Write);
+    moved.fill(3 << LEAF_SHIFT, &words, true);
     assert_eq!(look(3), (true, true, 8));
     moved.sections.leave();
     // SAFETY: as above.

@@ -29,6 +29,7 @@ use std::ptr::NonNull;
 use super::page::Page;
 use super::place::{Found, Place};
 use crate::space::core::address::{LEAF_SHIFT, SLOTS};
+use crate::space::core::fault::AccessKind;
 use crate::space::table::pte;
 use crate::sync::Arc;
 use crate::sync::domain::{CacheBinding, Domain, PendingMark, Post, Sections};
@@ -171,18 +172,25 @@ pub(crate) struct Look<'t> {
 
 impl Look<'_> {
     /// Calls `act` with the host address of the page of `at`, or of the byte itself, if there is no
-    /// mail, the leaf is remembered, and the page is valid for `need`. The caller is in a section.
+    /// mail, the leaf is remembered, and the page is valid for the access. The caller is in a
+    /// section.
     ///
     /// `act` is called in two branches, and not after they join, so that each uses its address
     /// directly.
     #[inline(always)]
-    pub(super) fn find<R>(self, at: u64, need: Need, act: impl Fn(Found) -> R) -> Option<R> {
+    pub(super) fn find<R>(
+        self,
+        at: u64,
+        access: AccessKind,
+        act: impl Fn(Found) -> R,
+    ) -> Option<R> {
         let leaf = at >> LEAF_SHIFT;
         let slot = leaf as usize % LEAVES;
-        let (tag, valid) = match need {
-            Need::Read => (self.leaves.tags.read[slot], pte::VALID_R),
-            Need::Write => (self.leaves.tags.write[slot], pte::VALID_W),
-            Need::Fetch => (self.leaves.tags.read[slot], pte::VALID_X),
+        let tags = &self.leaves.tags;
+        let (tag, valid) = match access {
+            AccessKind::Load => (tags.read[slot], pte::VALID_R),
+            AccessKind::Store | AccessKind::Exchange => (tags.write[slot], pte::VALID_W),
+            AccessKind::Fetch => (tags.read[slot], pte::VALID_X),
         };
         if tag != self.mail.mark(leaf) {
             cold_path();
@@ -190,7 +198,7 @@ impl Look<'_> {
         }
         let place = self.leaves.places[slot];
         if place.is_coalesced() {
-            if need == Need::Fetch {
+            if access == AccessKind::Fetch {
                 cold_path();
                 return None;
             }
@@ -208,14 +216,6 @@ impl Look<'_> {
         }
         Some(act(Found::Page(entry.host())))
     }
-}
-
-/// The validity of a page that an access needs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Need {
-    Read,
-    Write,
-    Fetch,
 }
 
 impl Leaves {
@@ -270,12 +270,12 @@ impl Translator {
     /// The number of bytes that a translator takes, its participant and a full mailbox included.
     pub(crate) const SIZE: usize = size_of::<Leaves>() + 1024;
 
-    /// Returns the bytes at `at` if `size` of them are in one page that is valid for `need`, its
-    /// leaf is remembered, and there is no mail. The caller is in a section.
+    /// Returns the bytes at `at` if `size` of them are in one page that is valid for the access,
+    /// its leaf is remembered, and there is no mail. The caller is in a section.
     #[inline(always)]
-    pub(crate) fn hit(&self, at: u64, size: usize, need: Need) -> Option<Page> {
+    pub(crate) fn hit(&self, at: u64, size: usize, access: AccessKind) -> Option<Page> {
         let offset = at as usize % PAGE_SIZE;
-        let page = self.look().find(at, need, |found| found.page(offset))?;
+        let page = self.look().find(at, access, |found| found.page(offset))?;
         // A suspended session does not reach this line: it has mail, so it finds nothing.
         debug_assert!(self.sections.is_open());
         if offset > PAGE_SIZE - size {
@@ -297,66 +297,63 @@ impl Translator {
         Look { leaves, mail }
     }
 
-    /// Does the same as [`Translator::hit_past_beginning`], but opens the section too. A miss
-    /// leaves the section open but not yet ordered.
-    #[inline(always)]
-    pub(crate) fn hit_alone<R>(
-        &mut self,
-        (at, size): (u64, usize),
-        need: Need,
-        act: impl Fn(Page) -> R,
-    ) -> Option<R> {
-        let leaves = &*self.leaves;
-        self.sections.alone(|mail| {
-            let offset = offset_past_beginning(at, size)?;
-            Look { leaves, mail }.find(at, need, |found| act(found.page(offset)))
-        })
-    }
-
     /// Calls `act` with the page that `hit` would find, unless the access is at the beginning of a
-    /// page, which [`Translator::hit_and_fetch_ahead`] handles.
+    /// page, which [`Translator::hit_and_fetch_ahead`] handles. If the access is not in a session,
+    /// also opens and closes its section; but a miss leaves the section open and not yet ordered.
     ///
     /// `act` is called here, and not by the caller, so that hit and miss are distinguished only
     /// once.
     #[inline(always)]
-    pub(crate) fn hit_past_beginning<R>(
-        &self,
+    pub(crate) fn hit_value<R>(
+        &mut self,
+        in_session: bool,
         (at, size): (u64, usize),
-        need: Need,
+        access: AccessKind,
         act: impl Fn(Page) -> R,
     ) -> Option<R> {
-        let offset = offset_past_beginning(at, size)?;
-        self.look().find(at, need, |found| {
-            debug_assert!(self.sections.is_open());
-            act(found.page(offset))
-        })
+        let find = |look: Look<'_>| {
+            let offset = offset_past_beginning(at, size)?;
+            look.find(at, access, |found| act(found.page(offset)))
+        };
+        if in_session {
+            let done = find(self.look());
+            debug_assert!(done.is_none() || self.sections.is_open());
+            return done;
+        }
+        let leaves = &*self.leaves;
+        self.sections.alone(|mail| find(Look { leaves, mail }))
     }
 
     /// Does the same as `hit`. If the previous call that hit was for the page before this one, also
     /// prefetches the first [`AHEAD`] bytes of the next page, if that is a hit too.
-    pub(crate) fn hit_and_fetch_ahead(&mut self, at: u64, size: usize, need: Need) -> Option<Page> {
-        let page = self.hit(at, size, need)?;
+    pub(crate) fn hit_and_fetch_ahead(
+        &mut self,
+        at: u64,
+        size: usize,
+        access: AccessKind,
+    ) -> Option<Page> {
+        let page = self.hit(at, size, access)?;
         let number = at >> PAGE_SHIFT;
         let before = std::mem::replace(&mut self.begun, number);
         if number.wrapping_sub(before) == 1 {
             let next = (number + 1) << PAGE_SHIFT;
-            if let Some(Page(bytes)) = self.hit(next, AHEAD, need) {
+            if let Some(Page(bytes)) = self.hit(next, AHEAD, access) {
                 copy::prefetch::<AHEAD>(bytes.as_ptr());
             }
         }
         Some(page)
     }
 
-    /// Returns the word of the page of `at`, if its leaf is remembered for this need and there is
+    /// Returns the word of the page of `at`, if its leaf is remembered for the access and there is
     /// no mail. A leaf that is remembered for stores stays exclusive to the space while the section
     /// is open. Other leaves may be shared, and in use by accessors of the spaces that share them.
     /// The caller is in a section.
     #[inline(always)]
-    pub(crate) fn slot(&self, at: u64, need: Need) -> Option<&AtomicU64> {
+    pub(crate) fn slot(&self, at: u64, access: AccessKind) -> Option<&AtomicU64> {
         let tags = &self.look().leaves.tags;
-        let tags = match need {
-            Need::Write => &tags.write,
-            Need::Read | Need::Fetch => &tags.read,
+        let tags = match access.writes() {
+            true => &tags.write,
+            false => &tags.read,
         };
         let word = self.place_of_words(at, tags)?.word(at);
         // SAFETY: as in `find`: the tag says whose leaf it is, and the section keeps the leaf and
@@ -374,38 +371,34 @@ impl Translator {
         (tags[slot] == leaf && !place.is_coalesced()).then_some(place)
     }
 
-    /// Prefetches the first quarter of the page that begins at `at`, if the page is valid for
-    /// `need`. The caller is in a section.
+    /// Prefetches the first quarter of the page that begins at `at`, if the page is valid for the
+    /// access. The caller is in a section.
     #[inline(always)]
-    pub(crate) fn prefetch(&self, at: u64, need: Need) {
-        if let Some(Page(bytes)) = self.hit(at, 1, need) {
+    pub(crate) fn prefetch(&self, at: u64, access: AccessKind) {
+        if let Some(Page(bytes)) = self.hit(at, 1, access) {
             copy::prefetch::<{ PAGE_SIZE / 4 }>(bytes.as_ptr());
         }
     }
 
-    /// Remembers the leaf of `at`, in the section in which it was found: for stores too if
-    /// `use_for` is [`Need::Write`], and otherwise not for stores.
-    pub(crate) fn fill(&mut self, at: u64, words: &[AtomicU64; SLOTS], use_for: Need) {
+    /// Remembers the leaf of `at`, in the section in which it was found: with `for_stores` for all
+    /// accesses, and otherwise for loads and fetches.
+    pub(crate) fn fill(&mut self, at: u64, words: &[AtomicU64; SLOTS], for_stores: bool) {
         debug_assert!(self.sections.is_open());
         let leaf = at >> LEAF_SHIFT;
         let slot = leaf as usize % LEAVES;
         self.leaves.tags.read[slot] = leaf;
-        self.leaves.tags.write[slot] = if use_for == Need::Write {
-            leaf
-        } else {
-            NO_LEAF
-        };
+        self.leaves.tags.write[slot] = if for_stores { leaf } else { NO_LEAF };
         self.leaves.places[slot] = Place::of_words(words, leaf);
         self.leaves.visits[slot] = 0;
     }
 
     /// Remembers the leaf that a fault found. A leaf that is remembered already, and found for
     /// loads now, is left unchanged, since it may be remembered for stores too.
-    pub(crate) fn found(&mut self, at: u64, words: &[AtomicU64; SLOTS], use_for: Need) {
+    pub(crate) fn found(&mut self, at: u64, words: &[AtomicU64; SLOTS], for_stores: bool) {
         let leaf = at >> LEAF_SHIFT;
         let known = self.leaves.tags.read[leaf as usize % LEAVES] == leaf;
-        if use_for == Need::Write || !known {
-            self.fill(at, words, use_for);
+        if for_stores || !known {
+            self.fill(at, words, for_stores);
         }
     }
 
