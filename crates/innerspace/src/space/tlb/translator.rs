@@ -311,17 +311,18 @@ impl Translator {
         access: AccessKind,
         act: impl Fn(Page) -> R,
     ) -> Option<R> {
-        let find = |look: Look<'_>| {
-            let offset = offset_past_beginning(at, size)?;
-            look.find(at, access, |found| act(found.page(offset)))
-        };
         if in_session {
-            let done = find(self.look());
-            debug_assert!(done.is_none() || self.sections.is_open());
-            return done;
+            let offset = offset_past_beginning(at, size)?;
+            return self.look().find(at, access, |found| {
+                debug_assert!(self.sections.is_open());
+                act(found.page(offset))
+            });
         }
         let leaves = &*self.leaves;
-        self.sections.alone(|mail| find(Look { leaves, mail }))
+        self.sections.alone(|mail| {
+            let offset = offset_past_beginning(at, size)?;
+            Look { leaves, mail }.find(at, access, |found| act(found.page(offset)))
+        })
     }
 
     /// Does the same as `hit`. If the previous call that hit was for the page before this one, also
