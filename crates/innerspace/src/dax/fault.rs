@@ -164,17 +164,13 @@ impl DaxRef {
         })
     }
 
-    /// Returns the entry to map at `page` of the file, if that needs no waiting: a block, or a hole
+    /// Locks the entry to map at `page` of the file, if that needs no waiting: a block, or a hole
     /// for a load. Never queries the device or its file system, makes no entry and revokes no
-    /// translations. Returns `None` if one of these is necessary, if another thread has the entry
-    /// locked, if the page is being cut out, or if there is no memory to record the page as dirty:
-    /// the caller must then take the blocking path. Fails if the page is past the end, or if a
-    /// store may not change the file.
-    pub(crate) fn try_fault(
-        &self,
-        page: u64,
-        kind: FaultKind,
-    ) -> Result<Option<DaxPages>, DaxError> {
+    /// translations. Fails with [`DaxError::WouldBlock`] if one of these is necessary, if another
+    /// thread has the entry locked, if the page is being cut out, or if there is no memory to
+    /// record the page as dirty: the caller must then take the blocking path. Also fails if the
+    /// page is past the end, or if a store may not change the file.
+    pub(crate) fn try_fault(&self, page: u64, kind: FaultKind) -> Result<DaxPages, DaxError> {
         let offset = DaxCore::offset(page);
         if kind == FaultKind::Write {
             self.check_writable(offset)?;
@@ -186,19 +182,13 @@ impl DaxRef {
             return Err(self.past_end(offset, PAGE_SIZE as u64));
         }
         let found = found.filter(|locked| !self.is_being_cut(&locked.pages()));
-        let Some(mut locked) = found else {
-            return Ok(None);
-        };
-        let is_ready = match kind {
-            FaultKind::Read => true,
-            FaultKind::Write => {
-                let paid = locked.entry().is_dirty() || self.pay_ahead(Wait::No).is_ok();
-                let mut make = || self.make_block(&mut locked, page, Wait::No, |_| Ok(()));
-                paid && make().is_ok()
+        let mut locked = found.ok_or_else(|| self.would_block(offset))?;
+        if kind == FaultKind::Write {
+            if !locked.entry().is_dirty() {
+                self.pay_ahead(Wait::No)
+                    .map_err(|_full| self.would_block(offset))?;
             }
-        };
-        if !is_ready {
-            return Ok(None);
+            self.make_block(&mut locked, page, Wait::No, |_| Ok(()))?;
         }
         self.counts.count(Count::Faults);
         if locked.entry().size() == Size::Large {
@@ -207,11 +197,11 @@ impl DaxRef {
         if locked.content() == Content::Zero {
             self.counts.count(Count::ZeroMaps);
         }
-        Ok(Some(DaxPages {
+        Ok(DaxPages {
             file: self.clone(),
             first: locked.into_held(),
             around: Vec::new(),
-        }))
+        })
     }
 }
 

@@ -9,9 +9,14 @@ use super::*;
 use crate::reclaim::AllocMode;
 
 impl DaxCore {
-    /// Calls [`DaxRef::try_fault`] for a caller that has the file.
+    /// Calls [`DaxRef::try_fault`] for a caller that has the file. Returns `None` if it would
+    /// block.
     fn try_fault(self: &Arc<DaxCore>, page: u64, kind: FaultKind) -> Option<DaxPages> {
-        DaxRef::new(self.clone()).try_fault(page, kind).unwrap()
+        let locked = DaxRef::new(self.clone()).try_fault(page, kind);
+        if let Err(error) = &locked {
+            assert!(error.would_block(), "{error}");
+        }
+        locked.ok()
     }
 }
 

@@ -320,8 +320,9 @@ impl Cause {
     pub(crate) fn would_block(&self) -> bool {
         match self {
             Cause::File(error) => error.would_block(),
+            Cause::Direct(error) => error.would_block(),
             Cause::Limit(error) => error.would_block(),
-            Cause::Direct(_) | Cause::Device(_) | Cause::PastDevice { .. } => false,
+            Cause::Device(_) | Cause::PastDevice { .. } => false,
         }
     }
 }

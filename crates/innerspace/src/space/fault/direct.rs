@@ -13,7 +13,7 @@ use crate::cache::{FaultKind as FileAccessKind, Wait};
 use crate::dax::{DaxCore, DaxPages, DaxRef, LARGE_PAGES, Reach};
 use crate::exec::reentry::Inside;
 use crate::space::core::address::{LEAF_BYTES, slot_index};
-use crate::space::core::fault::{AccessKind, Fault, FaultKind};
+use crate::space::core::fault::{AccessKind, Fault};
 use crate::space::table::pte::{self, Holds, Pte};
 use crate::space::vma::area::{MappedFile, Vma};
 use crate::space::vma::protection::Protection;
@@ -25,8 +25,8 @@ const _: () = assert!(LEAF_BYTES == LARGE_PAGES * PAGE_SIZE as u64);
 
 impl FaultState<'_> {
     /// Locks the entry that covers `page`, and the entries after it that are to be mapped too, and
-    /// keeps them in `self.file`. If the fault may not wait, locks only the first, and fails with
-    /// [`FaultKind::WouldBlock`] if that is not possible at once. The caller has no section open.
+    /// keeps them in `self.file`. If the fault may not wait, locks only the first, and fails if
+    /// that is not possible at once. The caller has no section open.
     pub(crate) fn lock_entry(
         &mut self,
         file: &DaxRef,
@@ -37,15 +37,11 @@ impl FaultState<'_> {
         self.file = FilePage::None;
         let _inside = Inside::callback(self.space.id);
         let pages = match self.wait {
-            Wait::Yes => file
-                .fault(page, kind, reach, self.what.more.into())
-                .map(Some),
+            Wait::Yes => file.fault(page, kind, reach, self.what.more.into()),
             Wait::No => file.try_fault(page, kind),
         };
-        match pages.map_err(|error| self.error_of(error.into()))? {
-            Some(pages) => self.file = FilePage::Direct(pages),
-            None => return Err(self.error(FaultKind::WouldBlock, None)),
-        }
+        let pages = pages.map_err(|error| self.error_of(error.into()))?;
+        self.file = FilePage::Direct(pages);
         Ok(())
     }
 

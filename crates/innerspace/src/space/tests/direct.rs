@@ -56,6 +56,36 @@ fn assert_all_given_back(pool: &Arc<Pool>) {
     pool.validate();
 }
 
+/// The page's entry is not made yet, or a sync has cleaned it and the access would have to wait.
+// spec: P29
+#[test]
+fn a_direct_file_that_would_have_to_wait_ends_a_try_form_as_one_that_would_block() {
+    let pool = pool(256);
+    let device = device(64 * PAGE);
+    let file = hole(&pool, &device, 4 * PAGE);
+    let space = space(&pool);
+    let at = space.map(shared(&file)).unwrap();
+    let mut a = space.accessor().unwrap();
+    let load = a.try_load::<u64>(at).unwrap_err();
+    let store = a.try_store(at, 1_u64).unwrap_err();
+    assert_eq!(
+        (load.kind(), store.kind()),
+        (FaultKind::WouldBlock, FaultKind::WouldBlock)
+    );
+    assert!(
+        a.explain(store).cause().is_none(),
+        "waiting is all that is missing"
+    );
+    a.store(at, 0_u64).unwrap();
+    assert_eq!(a.try_store(at, 1_u64), Ok(()));
+    // What waiting does not mend is no such fault.
+    let past = space.map(shared(&file).range(0..8 * PAGE)).unwrap() + 5 * PAGE;
+    assert_eq!(
+        a.try_load::<u64>(past).unwrap_err().kind(),
+        FaultKind::PastEnd
+    );
+}
+
 /// The accessors make no further access; the space tells their caches that the mapping is gone.
 #[test]
 fn a_file_that_only_an_accessor_remembers_is_closed_when_it_is_unmapped() {

@@ -52,3 +52,19 @@ fn an_address_beyond_every_space_is_told_as_such() {
         "load of 8 bytes at or after 0x1000000000000: an address has at most 48 bits"
     );
 }
+
+#[test]
+fn a_direct_file_that_would_block_is_a_cause_that_would_block() {
+    let cause = |file: &str, offset| {
+        let file = file.into();
+        Cause::from(DaxError::WouldBlock { file, offset })
+    };
+    assert!(cause("data.bin", 4096).would_block());
+    let past_end = Cause::from(DaxError::PastEnd {
+        file: "data.bin".into(),
+        offset: 4096,
+        len: 1,
+        size: 4096,
+    });
+    assert!(!past_end.would_block());
+}
