@@ -53,8 +53,8 @@ impl Pins {
 
     /// Waits until no pin contains any of these pages. Fails if the deadline passes first. Fails
     /// immediately if the calling thread made one of these pins, because it would wait for itself.
-    /// The error has the pin that begins first, and a holder that says which of the two cases it
-    /// is.
+    /// The error has the pin that begins first, in the second case of those that the thread made,
+    /// and a holder that says which of the two cases it is.
     pub(super) fn wait_for_end(
         &self,
         pages: &Range<u64>,
@@ -64,10 +64,12 @@ impl Pins {
         let mut state = self.state.lock();
         loop {
             let pins = state.pins.values().filter(|(pin, _)| overlap(pin, pages));
-            let Some((first, _)) = pins.clone().min_by_key(|(pin, _)| pin.start) else {
+            // A pin of this thread comes before all others.
+            let first = pins.min_by_key(|(pin, by)| (*by != Some(own), pin.start));
+            let Some((first, by)) = first else {
                 return Ok(());
             };
-            if pins.into_iter().any(|(_, by)| *by == Some(own)) {
+            if *by == Some(own) {
                 return Err((first.clone(), PinHolder::ThisThread));
             }
             let now = Instant::now();

@@ -67,6 +67,32 @@ fn a_cut_waits_for_pins_and_tells_their_holder_at_once() {
     assert_eq!((file.len(), device.free_pages().0), (0, 16));
 }
 
+/// Another thread's pin begins before this thread's own, and was made before it.
+// spec: D16
+#[test]
+fn the_error_of_a_cut_names_the_pin_of_the_holder_that_it_names() {
+    let pool = pool(64);
+    let device = device(16);
+    let file = file(&pool, &device, 8);
+    let others = std::thread::scope(|scope| {
+        let pin = || file.pin(PAGE..2 * PAGE).unwrap();
+        scope.spawn(pin).join().unwrap()
+    });
+    let later = file.pin(6 * PAGE..7 * PAGE).unwrap();
+    let own = file.pin(3 * PAGE + 9..5 * PAGE).unwrap();
+    let busy = |error: DaxError| match error {
+        DaxError::Busy { range, holder, .. } => (range, holder),
+        other => panic!("{other}"),
+    };
+    let error = file.punch(..).unwrap_err();
+    assert_eq!(busy(error), (3 * PAGE..5 * PAGE, PinHolder::ThisThread));
+    drop((own, later));
+    let error = file.set_len_within(0, Duration::ZERO).unwrap_err();
+    assert_eq!(busy(error), (PAGE..2 * PAGE, PinHolder::Other));
+    drop(others);
+    file.punch(..).unwrap();
+}
+
 #[test]
 fn a_pin_of_no_bytes_keeps_nobody_waiting() {
     let pool = pool(64);
