@@ -168,6 +168,36 @@ fn a_store_to_a_shared_file_mapping_is_seen_at_once_and_stored_at_sync() {
     assert!(matches!(refused, Err(SpaceError::NotMapped { .. })));
 }
 
+/// Each space would choose an address of its own width.
+#[test]
+fn the_error_of_a_mapping_names_an_address_that_its_space_has() {
+    let memory = memory();
+    let refused = |width, map: Map| {
+        let options = SpaceOptions::new().width(width);
+        let space = memory.create_space_with(&options).unwrap();
+        space.map(map).unwrap_err().to_string()
+    };
+    for (width, at, end) in [
+        (AddressWidth::Bits32, "0x40000000", "0x100000000"),
+        (AddressWidth::Bits48, "0x7f0000000000", "0x1000000000000"),
+    ] {
+        assert_eq!(
+            refused(width, Map::anonymous(0)),
+            format!("map of 0 bytes at {at}: the range, or the file, is empty")
+        );
+        let too_long = refused(width, Map::anonymous(width.end() + PAGE));
+        assert!(
+            too_long.ends_with(&format!(" at {at}: the space ends at {end}")),
+            "{too_long}"
+        );
+        let shared = refused(width, Map::anonymous(PAGE).shared());
+        assert!(
+            shared.contains(&format!(" at {at}: anonymous memory")),
+            "{shared}"
+        );
+    }
+}
+
 // spec: V21
 #[test]
 fn a_narrow_space_wraps_and_refuses_by_its_width() {

@@ -249,9 +249,10 @@ impl Map {
             .unwrap_or_else(|| size().saturating_sub(self.offset))
     }
 
-    pub(crate) fn place_address(&self) -> VirtAddr {
+    /// Returns the address that errors of the mapping name, in a space with this end.
+    pub(crate) fn place_address(&self, end: u64) -> VirtAddr {
         match self.place {
-            Place::Chosen => VirtAddr(CHOSEN),
+            Place::Chosen => VirtAddr(first_chosen(end)),
             Place::Free(at) | Place::Replacing(at) => at,
         }
     }
@@ -259,7 +260,7 @@ impl Map {
     /// Returns the mapping as one at address 0, after the checks that need neither its address nor
     /// the space's `Memory`.
     pub(crate) fn to_vma(&self, end: u64) -> Result<Vma, SpaceError> {
-        let at = self.place_address();
+        let at = self.place_address(end);
         let wanted = self.len();
         if wanted == 0 {
             return Err(SpaceError::Empty { what: "map", at });
@@ -360,13 +361,17 @@ impl Map {
     }
 }
 
+/// Returns the first address that a space with this end tries when it chooses one.
+fn first_chosen(end: u64) -> u64 {
+    if CHOSEN < end { CHOSEN } else { CHOSEN_NARROW }
+}
+
 /// Returns the start of a free range of `len` bytes.
 pub(super) fn free_place(vmas: &VmaSet, end: u64, len: u64) -> Result<u64, SpaceError> {
     // A large mapping starts at the beginning of a leaf, so that its tables, and their copies by
     // forks, are few.
     let align = if len >= 2 * MIB { 2 * MIB } else { PAGE };
-    let from = if CHOSEN < end { CHOSEN } else { CHOSEN_NARROW };
-    vmas.gap(from, end, len, align)
+    vmas.gap(first_chosen(end), end, len, align)
         .or_else(|| vmas.gap(LOWEST, end, len, PAGE))
         .ok_or(SpaceError::NoRoom { len })
 }

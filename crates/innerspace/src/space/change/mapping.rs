@@ -30,7 +30,8 @@ impl Space {
     /// nothing is changed. With [`Map::populated`], also the errors of [`Space::populate`]: then
     /// nothing stays mapped, and with [`Map::replacing`] the old mapping is gone.
     pub fn map(&self, map: Map) -> Result<VirtAddr, SpaceError> {
-        self.0.check_live("map", map.place_address(), map.len())?;
+        let at = map.place_address(self.0.end());
+        self.0.check_live("map", at, map.len())?;
         if map.population == Population::OnDemand {
             return Ok(VirtAddr(self.put(&map, Some(Edit::Detach))?.start));
         }

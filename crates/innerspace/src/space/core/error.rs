@@ -66,7 +66,7 @@ pub enum SpaceError {
         /// The operation.
         what: &'static str,
         /// The start of the range: 0 if the operation is about the whole space; if the space
-        /// chooses the address, the first address that a space of 48 bits would try.
+        /// chooses the address, the first address that it would try.
         at: VirtAddr,
         /// The length of the range.
         len: u64,
@@ -126,8 +126,8 @@ pub enum SpaceError {
         Bytes(*len)
     )]
     SharedAnonymous {
-        /// The start of the range; if the space chooses the address, the first address that a space
-        /// of 48 bits would try.
+        /// The start of the range; if the space chooses the address, the first address that it
+        /// would try.
         at: VirtAddr,
         /// The length of the range.
         len: u64,
