@@ -299,7 +299,8 @@ impl DaxCore {
             .peekable();
         let mut left = bytes;
         while let Some((page, inside, part)) = parts.next() {
-            // The processor's own prefetching ends at the end of a page.
+            // The processor's own prefetching mostly stops at the end of a page: see
+            // `copy::prefetch`.
             if let Some((next, ..)) = parts.peek() {
                 self.parts.device.prefetch_page(next * PAGE);
             }

@@ -246,9 +246,9 @@ impl Allocator {
             let wanted = spare.min(self.half());
             let taken = buddy.take_singles(metas, &mut half[..wanted]);
             // The lowest frame of a block goes on top, so that neighbours in a file become
-            // neighbours in the arena. The processor prefetches in ascending order, even across the
-            // end of a page: clearing a page right after its lower neighbour takes 40 % of the time
-            // that it takes after any other page.
+            // neighbours in the arena. Some processors prefetch from one page into the next higher
+            // one (`copy::prefetch`): clearing a page right after its lower neighbour takes 40 % of
+            // the time that it takes after any other page.
             half[..taken].iter().rev().for_each(|id| magazine.push(*id));
         });
         magazine.pop()

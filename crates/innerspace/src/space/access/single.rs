@@ -184,8 +184,8 @@ impl Core {
     }
 
     /// Does the same as [`Core::access`], for an access that continues at `next`. If both pages are
-    /// there, the bytes at `next` are prefetched: the processor's own prefetching stops at the end
-    /// of a page.
+    /// there, the bytes at `next` are prefetched: the processor's own prefetching mostly stops at
+    /// the end of a page (`copy::prefetch`).
     #[inline(always)]
     pub(crate) fn access_before<S: Sectioned, T>(
         &mut self,
