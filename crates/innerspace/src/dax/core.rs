@@ -193,7 +193,13 @@ impl DaxCore {
 
     /// Returns whether every access is made by calls to the host ([`OnShrink::Error`]).
     pub(crate) fn is_guarded(&self) -> bool {
-        self.setup.on_shrink == OnShrink::Error && self.parts.host.is_some()
+        self.guarded_host().is_some()
+    }
+
+    /// Returns the host file, if every access is a call to the host.
+    pub(super) fn guarded_host(&self) -> Option<&HostFile> {
+        let host = self.parts.host.as_deref();
+        host.filter(|_| self.setup.on_shrink == OnShrink::Error)
     }
 
     /// Returns the length in bytes.

@@ -170,14 +170,14 @@ impl DaxCore {
         self.for_each_part(bytes, |locked, page, _, _| {
             match self.is_storable(locked.entry()) {
                 true => Ok(()),
-                false => self.make_block(locked, page, Wait::Yes, |_| Ok(())),
+                false => self.make_block(locked, page, Wait::Yes),
             }
         })
     }
 
     /// Zeroes bytes in pages that keep their blocks. Holes are skipped.
     pub(super) fn clear(&self, bytes: Range<u64>) -> Result<(), DaxError> {
-        let end = match self.parts.host.as_ref().filter(|_| self.is_guarded()) {
+        let end = match self.guarded_host() {
             // The zeros of a guarded file are written by calls to the host, and a call past the end
             // of the host's file would lengthen it. So the range stops at that end. If another
             // process has cut the host's file below this file's length, the range stops at this
@@ -191,7 +191,7 @@ impl DaxCore {
             None => bytes.end,
         };
         self.for_each_part(bytes.start..end, |locked, page, at, len| {
-            self.make_block(locked, page, Wait::Yes, |_| Ok(()))?;
+            self.make_block(locked, page, Wait::Yes)?;
             match self.is_guarded() {
                 true => {
                     let zeros = &[0; PAGE_SIZE][..len as usize];

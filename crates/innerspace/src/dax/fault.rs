@@ -141,9 +141,7 @@ impl DaxRef {
                 let mut locked = self.lock_page(page, kind, Wait::Yes)?;
                 match kind {
                     FaultKind::Read => self.look_up(&mut locked, page)?,
-                    FaultKind::Write => {
-                        self.make_block(&mut locked, page, Wait::Yes, |_| Ok(()))?
-                    }
+                    FaultKind::Write => self.make_block(&mut locked, page, Wait::Yes)?,
                 }
                 locked
             }
@@ -188,7 +186,7 @@ impl DaxRef {
                 self.pay_ahead(Wait::No)
                     .map_err(|_full| self.would_block(offset))?;
             }
-            self.make_block(&mut locked, page, Wait::No, |_| Ok(()))?;
+            self.make_block(&mut locked, page, Wait::No)?;
         }
         self.counts.count(Count::Faults);
         if locked.entry().size() == Size::Large {
@@ -217,18 +215,16 @@ impl DaxCore {
         Ok(())
     }
 
-    /// Makes a small or large entry a dirty block, and allocates the block if there is none. `fill`
-    /// is called with the block's first device page, once no mapping has a hole there any more. If
-    /// `fill` fails, the entry is unchanged. With [`Wait::No`], fails with
-    /// [`DaxError::WouldBlock`] and changes nothing if the block cannot be made without waiting.
+    /// Makes a small or large entry a dirty block, and allocates the block if there is none. With
+    /// [`Wait::No`], fails with [`DaxError::WouldBlock`] and changes nothing if the block cannot be
+    /// made without waiting.
     pub(super) fn make_block(
         &self,
         locked: &mut Locked<'_>,
         page: u64,
         wait: Wait,
-        fill: impl FnOnce(u64) -> Result<(), DaxError>,
     ) -> Result<(), DaxError> {
-        let (_, became_dirty) = self.put_block(locked, page, wait, fill)?;
+        let (_, became_dirty) = self.put_block(locked, page, wait, |_| Ok(()))?;
         if became_dirty {
             self.note_dirty(page);
         }
@@ -237,7 +233,8 @@ impl DaxCore {
 
     /// Does the same as [`DaxCore::make_block`], except that the caller has to record the range as
     /// dirty before it unlocks the entry. Returns the block's first device page, and whether the
-    /// entry became dirty.
+    /// entry became dirty. `fill` is called with that page, once no mapping has a hole there any
+    /// more. If `fill` fails, the entry is unchanged.
     pub(super) fn put_block(
         &self,
         locked: &mut Locked<'_>,
@@ -249,9 +246,17 @@ impl DaxCore {
         if wait == Wait::No && !self.is_put_nonblocking(locked.entry(), ready) {
             return Err(self.would_block(DaxCore::offset(page)));
         }
-        let (block, is_new) = match (locked.content(), self.block_at(locked, page)?) {
-            (Content::Block(block), _) | (_, Some(block)) => (block, false),
-            _ => (self.new_block(locked, page)?, true),
+        let (first, pages) = (locked.first(), locked.entry().size().pages());
+        let known = match locked.content() {
+            Content::Block(block) => Some(block),
+            _ => {
+                let offset = DaxCore::offset(page);
+                self.look_up_extent(first, pages, offset)?.at
+            }
+        };
+        let (block, is_new) = match known {
+            Some(block) => (block, false),
+            None => (self.new_block(locked, page)?, true),
         };
         if locked.content() == Content::Zero {
             self.revoke(locked.pages(), locked.entry());
@@ -259,15 +264,13 @@ impl DaxCore {
         }
         let storable = match ready {
             true => Ok(()),
-            false => self.make_storable(locked.first(), block, locked.entry().size().pages()),
+            false => self.make_storable(first, block, pages),
         };
         // The block is filled after the grace period: while a mapping reads the hole's zeros, a
         // call must not read the new bytes.
         let filled = storable.and_then(|()| fill(block));
         match filled {
-            Ok(()) if is_new => self
-                .counts
-                .add(Count::Allocated, locked.entry().size().pages()),
+            Ok(()) if is_new => self.counts.add(Count::Allocated, pages),
             Err(_) if is_new => self.drop_block(locked),
             _ => {}
         }
@@ -320,17 +323,6 @@ impl DaxCore {
                 .map_err(self.failed(DaxAction::Allocate, offset))?;
         }
         Err(self.failed(DaxAction::Allocate, offset)(error))
-    }
-
-    /// Returns the block that the extent map has for the entry's pages. Returns `None` if it has
-    /// none, or if the entry is a block already.
-    fn block_at(&self, locked: &Locked<'_>, page: u64) -> Result<Option<u64>, DaxError> {
-        if let Content::Block(_) = locked.content() {
-            return Ok(None);
-        }
-        let (first, pages) = (locked.first(), locked.entry().size().pages());
-        let extent = self.look_up_extent(first, pages, DaxCore::offset(page))?;
-        Ok(extent.at)
     }
 
     /// Allocates a block of zeros for a locked entry that is a hole or empty.
@@ -403,11 +395,7 @@ impl DaxCore {
             (None, _) => return Ok(None),
             (Some(Content::Zero), FaultKind::Write) => {
                 // If this fails, as when no contiguous 2 MiB are free, single pages may still do.
-                if !fills_holes
-                    || self
-                        .make_block(&mut locked, page, wait, |_| Ok(()))
-                        .is_err()
-                {
+                if !fills_holes || self.make_block(&mut locked, page, wait).is_err() {
                     return Ok(None);
                 }
             }
@@ -416,7 +404,7 @@ impl DaxCore {
                     locked.set(Entry::new(Size::Large, found));
                 }
                 if kind == FaultKind::Write {
-                    self.make_block(&mut locked, page, wait, |_| Ok(()))?;
+                    self.make_block(&mut locked, page, wait)?;
                 }
             }
         }

@@ -445,7 +445,7 @@ impl DaxFile {
         let mut page = pages.start;
         while page < pages.end {
             let mut locked = core.lock_page(page, FaultKind::Write, wait)?;
-            core.make_block(&mut locked, page, wait, |_| Ok(()))?;
+            core.make_block(&mut locked, page, wait)?;
             let Content::Block(block) = locked.content() else {
                 unreachable!("made above");
             };

@@ -247,7 +247,7 @@ impl DaxCore {
             // call and wrote it back by another, it could undo such a store. So a pinned page is
             // touched by one atomic store.
             let by_store = pinned.iter().any(|pin| pin.contains(&page));
-            match self.parts.host.as_ref().filter(|_| self.is_guarded()) {
+            match self.guarded_host() {
                 // All other stores to a guarded file are calls that lock the entry, so none comes
                 // between this read and this write.
                 Some(host) if !by_store => {

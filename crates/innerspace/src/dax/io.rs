@@ -237,19 +237,14 @@ impl DaxCore {
     /// The entries of these pages are locked together, by one descent. So no atomic operation,
     /// which would wait for the stores before it, comes between the copies.
     fn write_run(&self, bytes: &[u8], offset: u64, wait: Wait) -> Result<usize, DaxError> {
-        let first = offset >> PAGE_SHIFT;
-        if self.is_guarded() {
-            let inside = (offset % PAGE) as usize;
-            let part = (PAGE_SIZE - inside).min(bytes.len());
-            return self
-                .write_page(first, inside, &bytes[..part])
-                .map(|()| part);
-        }
+        let (first, guarded) = (offset >> PAGE_SHIFT, self.is_guarded());
+        let is_large = bytes.len() >= LARGE_BYTES && offset.is_multiple_of(LARGE_BYTES as u64);
         let mut run = ArrayVec::<Locked<'_>, RUN>::new();
-        if bytes.len() >= LARGE_BYTES && offset.is_multiple_of(LARGE_BYTES as u64) {
+        if is_large && !guarded {
             run.extend(self.lock_large(first, FaultKind::Write, wait, || u64::MAX)?);
         }
         let most = match run.is_empty() {
+            true if guarded => 1,
             true => RUN as u64,
             false => LARGE_PAGES,
         };
@@ -264,13 +259,18 @@ impl DaxCore {
         let mut places = ArrayVec::<(u64, usize), RUN>::new();
         let (mut at, mut became_dirty, mut failed) = (offset, false, None);
         for locked in &mut run {
-            match self.put_block(locked, at >> PAGE_SHIFT, wait, |_| Ok(())) {
+            let Range { start, end: stop } = locked.pages();
+            let len = (end.min(stop * PAGE) - at) as usize;
+            let place = |block| block * PAGE + (at - start * PAGE);
+            let fill = |block| match guarded {
+                true => self.write_device(place(block), &bytes[..len], at),
+                false => Ok(()), // the bytes are copied below
+            };
+            match self.put_block(locked, at >> PAGE_SHIFT, wait, fill) {
                 Ok((block, is_newly_dirty)) => {
                     became_dirty |= is_newly_dirty;
-                    let Range { start, end: stop } = locked.pages();
-                    let len = end.min(stop * PAGE) - at;
-                    places.push((block * PAGE + (at - start * PAGE), len as usize));
-                    at += len;
+                    places.push((place(block), len));
+                    at += len as u64;
                 }
                 Err(error) => {
                     failed = Some(error);
@@ -286,7 +286,9 @@ impl DaxCore {
         if let Some(error) = failed.filter(|_| done == 0) {
             return Err(error);
         }
-        self.write_pieces(&places, &bytes[..done]);
+        if !guarded {
+            self.write_pieces(&places, &bytes[..done]);
+        }
         self.written_in_place(first..at.div_ceil(PAGE));
         Ok(done)
     }
@@ -340,18 +342,8 @@ impl DaxCore {
         Ok(())
     }
 
-    /// Writes to one page, and allocates a block if the page has none.
-    fn write_page(&self, page: u64, inside: usize, bytes: &[u8]) -> Result<(), DaxError> {
-        let mut locked = self.lock_for(page, FaultKind::Write, Wait::Yes)?;
-        let first = locked.first();
-        self.make_block(&mut locked, page, Wait::Yes, |block| {
-            let at = (block + (page - first)) * PAGE + inside as u64;
-            self.write_device(at, bytes, DaxCore::offset(page) + inside as u64)
-        })
-    }
-
     fn read_device(&self, at: u64, to: &mut [u8], offset: u64) -> Result<(), DaxError> {
-        match self.parts.host.as_ref().filter(|_| self.is_guarded()) {
+        match self.guarded_host() {
             None => self.parts.device.read(at, to),
             Some(host) => {
                 host.read_at(to, offset)
@@ -365,7 +357,7 @@ impl DaxCore {
     }
 
     pub(super) fn write_device(&self, at: u64, from: &[u8], offset: u64) -> Result<(), DaxError> {
-        match self.parts.host.as_ref().filter(|_| self.is_guarded()) {
+        match self.guarded_host() {
             None => self.parts.device.write(at, from),
             Some(host) => {
                 // A write past the end would lengthen the file again, over a range that another

@@ -305,7 +305,7 @@ fn new_bytes_are_put_into_a_block_when_nobody_sees_the_hole_any_more() {
     let mapper: Arc<dyn Mappers> = recorder.clone();
     core.mappers.add(Arc::downgrade(&mapper));
     let mut locked = core.lock_page(3, FaultKind::Write, Wait::Yes).unwrap();
-    let filled = core.make_block(&mut locked, 3, Wait::Yes, |_| {
+    let filled = core.put_block(&mut locked, 3, Wait::Yes, |_| {
         let revoked = recorder.0.lock().unwrap().pop();
         assert_eq!(revoked, Some(3..4), "a mapping shows zeros");
         Err(core.past_end(0, 0))
