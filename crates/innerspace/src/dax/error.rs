@@ -159,8 +159,8 @@ pub enum DaxError {
     Busy {
         /// The file.
         file: Arc<str>,
-        /// The bytes of the first pin in the way, in whole pages. With [`PinHolder::ThisThread`],
-        /// of the first one that the calling thread made.
+        /// The bytes of the pin in the way that begins first, in whole pages. With
+        /// [`PinHolder::ThisThread`], only pins of the calling thread count.
         range: Range<u64>,
         /// The operation that was to remove pinned bytes.
         what: DaxAction,

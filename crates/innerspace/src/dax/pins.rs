@@ -53,8 +53,8 @@ impl Pins {
 
     /// Waits until no pin contains any of these pages. Fails if the deadline passes first. Fails
     /// immediately if the calling thread made one of these pins, because it would wait for itself.
-    /// The error has the pin that begins first, in the second case of those that the thread made,
-    /// and a holder that says which of the two cases it is.
+    /// The error has the pin that begins first, in the second case the first of the thread's own
+    /// pins; and it has the holder, which tells the two cases apart.
     pub(super) fn wait_for_end(
         &self,
         pages: &Range<u64>,

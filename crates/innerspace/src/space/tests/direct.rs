@@ -56,7 +56,7 @@ fn assert_all_given_back(pool: &Arc<Pool>) {
     pool.validate();
 }
 
-/// The page's entry is not made yet, or a sync has cleaned it and the access would have to wait.
+/// The page's entry is not made yet, or is a hole that a store would have to fill.
 // spec: P29
 #[test]
 fn a_direct_file_that_would_have_to_wait_ends_a_try_form_as_one_that_would_block() {
@@ -76,6 +76,9 @@ fn a_direct_file_that_would_have_to_wait_ends_a_try_form_as_one_that_would_block
         a.explain(store).cause().is_none(),
         "waiting is all that is missing"
     );
+    assert_eq!(a.load::<u64>(at), Ok(0));
+    let store = a.try_store(at, 1_u64).unwrap_err();
+    assert_eq!(store.kind(), FaultKind::WouldBlock);
     a.store(at, 0_u64).unwrap();
     assert_eq!(a.try_store(at, 1_u64), Ok(()));
     // What waiting does not mend is no such fault.

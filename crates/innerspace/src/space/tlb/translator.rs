@@ -8,10 +8,11 @@
 //! translation`). If the pages of a leaf are contiguous, no word is read, so a changed word alone
 //! has no effect; `coalesced` explains what is done instead.
 //!
-//! The processor's own prefetching stops at the end of a page, and the next page of a space may be
-//! anywhere in memory. So when an access at the beginning of one page is followed by one at the
-//! beginning of the next, the first bytes of the page after that are prefetched. An access at the
-//! beginning of a page (its first 32 bytes) is recognised by its offset and looked up out of line.
+//! The processor's own prefetching mostly stops at the end of a page (`sys::copy::prefetch`), and
+//! the next page of a space may be anywhere in memory. So when an access at the beginning of one
+//! page is followed by one at the beginning of the next, the first bytes of the page after that are
+//! prefetched. An access at the beginning of a page (its first 32 bytes) is recognised by its
+//! offset and looked up out of line.
 //!
 //! A slot has two tags. The read tag is set for any leaf. The write tag is set only while the leaf
 //! is exclusive to the space, since a shared leaf may still have VALID_W from before the fork.

@@ -165,11 +165,11 @@ impl Drop for Streaming {
 /// that is to be copied some hundred instructions later, a quarter is enough: the processor then
 /// fetches ahead by itself.
 ///
-/// It does so up to the end of a page of 4 KiB. There is one exception: since Ivy Bridge, Intel's
-/// processors have a next-page prefetcher. When accesses approach the end of a page in sequence, it
-/// begins to fetch the page at the next address. So a page anywhere else must be prefetched by the
-/// program. The source is the Intel 64 and IA-32 Architectures Optimization Reference Manual: it
-/// describes the prefetchers of the first two levels of cache, and that of Ivy Bridge.
+/// Intel's processors do so up to the end of a page of 4 KiB. There is one exception: since Ivy
+/// Bridge, they have a next-page prefetcher. When accesses approach the end of a page in sequence,
+/// it begins to fetch the page at the next address. So a page anywhere else must be prefetched by
+/// the program. The source is the Intel 64 and IA-32 Architectures Optimization Reference Manual:
+/// it describes the prefetchers of the first two levels of cache, and that of Ivy Bridge.
 #[inline(always)]
 pub(crate) fn prefetch<const BYTES: usize>(address: *const u8) {
     for offset in (0..BYTES).step_by(64) {
