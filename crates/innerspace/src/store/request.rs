@@ -16,7 +16,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::{fmt, mem};
 
-use super::transfer::{read_vectored_or_eof, write_all_vectored_at};
+use super::transfer::{check_written, read_vectored_or_eof, write_all_vectored_at};
 use super::{Own, Store, StoreError};
 
 /// The memory that a request reads into or writes from, and the action to take when the request
@@ -158,8 +158,9 @@ impl Request {
     /// the rest is read by plain calls; if such a call reads nothing, the store is taken to end
     /// there.
     ///
-    /// `Ok` carries the number of bytes written. For a read the number is ignored, because the
-    /// request knows how much was filled.
+    /// `Ok` carries the number of bytes written. If that is 0, or more than the request has, the
+    /// write has failed, as in [`write_all_at`](super::write_all_at). For a read the number is
+    /// ignored, because the request knows how much was filled.
     ///
     /// The plain calls for the rest of a read are made later and elsewhere: by a thread of the
     /// memory, by a caller that waits for the bytes, or by `tick()`. So a store may complete a
@@ -168,7 +169,9 @@ impl Request {
     pub fn complete(mut self, result: io::Result<usize>) {
         let result = match self.operation {
             Operation::Read => result.map(|_| self.filled),
-            Operation::Write => result,
+            Operation::Write => {
+                result.and_then(|count| check_written(count, self.len(), self.offset))
+            }
         };
         self.finish(result);
     }

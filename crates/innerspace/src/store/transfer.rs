@@ -143,8 +143,8 @@ pub fn write_all_at<S: Store + ?Sized>(store: &S, buf: &[u8], offset: u64) -> io
 
 /// Checks `count`, which a store returned for a write of `wanted` bytes. Returns the count if it is
 /// possible, and an error otherwise.
-fn check_written(count: usize, wanted: usize, offset: u64) -> io::Result<usize> {
-    if count == 0 {
+pub(super) fn check_written(count: usize, wanted: usize, offset: u64) -> io::Result<usize> {
+    if count == 0 && wanted > 0 {
         let wanted = wanted as u64;
         return Err(StoreError::WriteZero { offset, wanted }.into());
     }

@@ -277,6 +277,30 @@ fn a_store_that_says_it_read_more_than_was_asked_is_not_believed() {
     assert_eq!(error.kind(), io::ErrorKind::InvalidData);
 }
 
+#[test]
+fn a_request_that_wrote_nothing_or_too_much_is_an_error() {
+    let completed = |len: usize, count: usize| {
+        let (done, over) = std::sync::mpsc::channel();
+        let mut batch = Batch::new();
+        batch.write(1 << 20, vec![7; len], move |_, result| {
+            done.send(result).unwrap();
+        });
+        batch.take().unwrap().complete(Ok(count));
+        over.recv().unwrap()
+    };
+    assert_eq!(completed(3, 3).unwrap(), 3);
+    assert_eq!(completed(3, 1).unwrap(), 1);
+    assert_eq!(completed(0, 0).unwrap(), 0);
+    let error = completed(3, 0).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::WriteZero);
+    assert_eq!(
+        error.to_string(),
+        "the store wrote 0 of 3 bytes at 1,048,576"
+    );
+    let error = completed(3, 4).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+}
+
 /// A store that writes several buffers one by one, with the function for one.
 struct OneByOne(MemoryStore);
 
