@@ -38,26 +38,25 @@ use crate::units::{PAGE_SIZE, PageCount};
 pub(super) fn set_len(core: &FileCore, new: u64) -> Result<(), FileError> {
     core.check_writable()?;
     check_range(core, new, 0)?;
+    while_alone(core, |alone| {
+        let old = core.size();
+        match new.cmp(&old) {
+            Greater => extend(core, old, new),
+            Less => truncate(core, new, alone),
+            Equal => Ok(()),
+        }
+    })
+}
+
+/// Runs `work`, which may move the end of the file, with the file locked exclusively. Then ends the
+/// operation with nothing locked.
+fn while_alone<T>(core: &FileCore, work: impl FnOnce(&InvalidateGuard<'_>) -> T) -> T {
     // An append writes at the end that the file had when the append began. So the end does not move
     // while an append is under way.
     let appending = core.locks.append();
     let alone = core.locks.alone(&core.blocks.index);
-    let old = core.size();
-    let result = match new.cmp(&old) {
-        Greater => extend(core, old, new),
-        Less => truncate(core, new, &alone),
-        Equal => Ok(()),
-    };
-    drop((alone, appending));
-    end_operation(core);
-    result
-}
-
-/// Runs `work` with the file locked exclusively, and then ends the operation with nothing locked.
-fn while_alone<T>(core: &FileCore, work: impl FnOnce(&InvalidateGuard<'_>) -> T) -> T {
-    let alone = core.locks.alone(&core.blocks.index);
     let result = work(&alone);
-    drop(alone);
+    drop((alone, appending));
     end_operation(core);
     result
 }

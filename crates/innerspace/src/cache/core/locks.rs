@@ -7,7 +7,8 @@ use crate::sync::{Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteG
 
 /// The locks of one file. All are taken before locks of blocks.
 pub(crate) struct FileLocks {
-    /// Held by appends and by `set_len`, one at a time.
+    /// Held by appends, and by the cuts that may move the end (`set_len`, discard, invalidate), one
+    /// at a time.
     append: Mutex<()>,
     /// Serialises moves of blocks to consecutive frames, so that no two views take blocks from each
     /// other.
@@ -55,7 +56,7 @@ impl Default for FileLocks {
 }
 
 impl FileLocks {
-    /// Excludes other appends, and `set_len`.
+    /// Excludes other appends, and cuts that may move the end of the file.
     pub(crate) fn append(&self) -> MutexGuard<'_, ()> {
         self.append.lock()
     }

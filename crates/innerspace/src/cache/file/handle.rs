@@ -370,9 +370,9 @@ impl PagedFile {
         write_at(self.core(), bytes, offset, End::Moves)
     }
 
-    /// Writes all of `bytes` at the end of the file, and returns their offset. No other append or
-    /// [`PagedFile::set_len`] comes between the bytes. A concurrent write past the end may be made
-    /// at the same offset.
+    /// Writes all of `bytes` at the end of the file, and returns their offset. Between the bytes
+    /// comes no other append, and no [`PagedFile::set_len`], [`PagedFile::discard`] or
+    /// [`PagedFile::invalidate`]. A concurrent write past the end may be made at the same offset.
     ///
     /// # Errors
     /// The errors of [`PagedFile::write_at`].

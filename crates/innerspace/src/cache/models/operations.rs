@@ -119,6 +119,44 @@ fn model(body: fn()) {
     shuttle::check_random(body, ROUNDS);
 }
 
+/// Appends to a file beside `cut`, which takes the second half of its 20 bytes away.
+fn append_beside(cut: impl Fn(&PagedFile), file: PagedFile, cache: &Arc<Cache>) {
+    let appender = {
+        let file = file.clone();
+        thread::spawn(move || file.append(&[3; 5]).unwrap())
+    };
+    cut(&file);
+    let at = appender.join().unwrap() as usize;
+    let bytes = file.read_to_vec(..).unwrap();
+    assert!(bytes.iter().all(|byte| *byte != 0), "a gap of zeros");
+    if bytes.len() > 10 {
+        assert_eq!(bytes[at..], [3; 5]);
+    }
+    finish(cache, file);
+}
+
+#[test]
+fn shuttle_an_append_beside_a_discard() {
+    model(|| {
+        let (cache, _store, file) = over(64, MemoryStore::from_bytes(&[1; 10]));
+        file.write_at(&[2; 10], 10).unwrap();
+        append_beside(|file| file.discard().unwrap(), file, &cache);
+    });
+}
+
+#[test]
+fn shuttle_an_append_beside_an_invalidation() {
+    model(|| {
+        let (cache, store, file) = over(64, MemoryStore::from_bytes(&[1; 20]));
+        file.view(..).unwrap();
+        store.set_len_externally(10).unwrap();
+        let cut = |file: &PagedFile| {
+            file.invalidate(..).unwrap();
+        };
+        append_beside(cut, file, &cache);
+    });
+}
+
 // spec: P15
 #[test]
 fn shuttle_a_read_beside_a_punch() {
