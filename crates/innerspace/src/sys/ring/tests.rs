@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize as Count;
 
@@ -232,9 +232,20 @@ fn many_threads_submit_while_one_reaps() {
 #[test]
 fn a_ring_that_goes_waits_for_what_is_in_flight() {
     let Some(ring) = ring(4) else { return };
-    let (out, _into) = pipe();
-    let loads = [[5, 5].as_slice(), &[9]].map(|lens| read(&out, 0, lens));
+    let (out, mut into) = pipe();
+    let mut loads = [[5, 5].as_slice(), &[9]].map(|lens| read(&out, 0, lens));
     let counts = [0, 1].map(|at| Arc::clone(&loads[at].1.dropped));
+    // The memory outlives the payloads, so that the test can look at it afterwards.
+    let mut memory = [0x55_u8; 32];
+    let start = memory.as_mut_ptr();
+    for (at, (transfer, _)) in loads.iter_mut().enumerate() {
+        for iovec in &mut transfer.iovecs {
+            iovec.iov_base = start.wrapping_add(at * 16).cast();
+        }
+    }
+    // If the kernel's ring is closed, the kernel cancels what is in flight. This descriptor keeps
+    // the kernel's ring open, so only the drop of ours can have done that.
+    let kept = kernel_ring(&ring).try_clone_to_owned().unwrap();
     assert!(submit(&ring, loads.into()).is_empty());
     assert_eq!(ring.in_flight(), 2);
     let gone = |count: &Arc<Count>| count.load(Ordering::SeqCst);
@@ -242,6 +253,21 @@ fn a_ring_that_goes_waits_for_what_is_in_flight() {
     drop(ring);
     assert_eq!(counts.each_ref().map(gone), [1, 1]);
     assert_eq!(Arc::strong_count(&out), 1);
+    into.write_all(b"ab").unwrap();
+    // SAFETY: the memory is valid, and no transfer is in flight that could change it meanwhile.
+    let now = unsafe { start.cast::<[u8; 32]>().read_volatile() };
+    assert_eq!(now, [0x55; 32], "the kernel has written to freed memory");
+    let mut unread: libc::c_int = 0;
+    // SAFETY: the request stores one number.
+    let asked = unsafe { libc::ioctl(out.as_raw_fd(), libc::FIONREAD, &raw mut unread) };
+    assert_eq!((asked, unread), (0, 2), "no transfer has taken the bytes");
+    drop(kept);
+}
+
+/// Returns the descriptor of the kernel's ring.
+fn kernel_ring(ring: &Ring<Load>) -> BorrowedFd<'_> {
+    // SAFETY: the ring keeps the descriptor open.
+    unsafe { BorrowedFd::borrow_raw(ring.ring.as_raw_fd()) }
 }
 
 // spec: R23
