@@ -45,6 +45,8 @@ impl Get {
     pub(crate) const DONTCACHE: Get = Get(1 << 5);
     /// Mark a new block as read ahead of its first use.
     pub(crate) const AHEAD: Get = Get(1 << 6);
+    /// Make a block to be read only if the store is known to have data there. Never ask the store.
+    pub(crate) const KNOWN: Get = Get(1 << 7);
 
     /// Whether all flags of `other` are set.
     #[inline]

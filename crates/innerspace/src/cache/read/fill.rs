@@ -233,12 +233,16 @@ impl FileCore {
         get: Get,
     ) -> (Vec<Vec<NewBlock<'f>>>, Option<u64>) {
         let end = self.size().div_ceil(self.block_bytes());
+        let content_of = |block| match get.has(Get::KNOWN) {
+            true => known_content(self, block),
+            false => content(self, block).ok(),
+        };
         let mut runs: Vec<Vec<NewBlock<'f>>> = Vec::new();
         for block in blocks.into_iter().filter(|block| *block < end) {
             if most == 0 {
                 return (runs, Some(block));
             }
-            if self.lookup(block).is_some() || !matches!(content(self, block), Ok(Content::Data)) {
+            if self.lookup(block).is_some() || content_of(block) != Some(Content::Data) {
                 continue;
             }
             // The blocks of the runs are locked, so the allocation may evict, but not write.
@@ -338,7 +342,8 @@ impl FileCore {
     /// whether all blocks are in flight or cached. Does nothing, and returns false, in a call to
     /// the store, if the blocks together exceed the nearest limit, if the store has changed or has
     /// to be asked for its version, if the file is locked exclusively, or if a block is neither
-    /// cached nor known to have data. Never waits.
+    /// cached nor known to have data. Never waits for the store, but may evict clean blocks, as the
+    /// charge for the future does.
     pub(crate) fn begin_fills(&self, blocks: Range<u64>) -> bool {
         let most = self.nearest_limit() / self.block_bytes();
         if self.in_store_call() || blocks.end - blocks.start > most {
@@ -357,7 +362,9 @@ impl FileCore {
         if !blocks.clone().all(|block| is_known(&block)) {
             return false;
         }
-        self.put_in_flight(blocks.clone(), Get::NONE, &mut drop);
+        failpoint!(DataKnown);
+        // Another fill may ask the store about other blocks, and its answer replaces this one.
+        self.put_in_flight(blocks.clone(), Get::KNOWN, &mut drop);
         blocks.clone().all(|block| self.lookup(block).is_some())
     }
 

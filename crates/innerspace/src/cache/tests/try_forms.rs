@@ -86,6 +86,34 @@ fn reads_are_of_what_is_there_and_wait_for_no_store() {
 
 // spec: P29
 #[test]
+fn the_poll_of_a_future_asks_no_store_where_its_data_is() {
+    let cache = memory(256);
+    cache.begin_service();
+    let store = Arc::new(Noting(Mutex::default()));
+    let file = open(&cache, &store, &read_only(4096));
+    file.view(0..1).unwrap();
+    store.0.lock().clear();
+    // The answer about the first blocks is replaced by one about others.
+    let other = file.clone();
+    let there = failpoint::on("DataKnown", move || {
+        let reading = thread::spawn(move || drop(other.view(131_072..131_073).unwrap()));
+        reading.join().unwrap();
+    });
+    let mut future = file.ready(4096..4106);
+    let bell = Arc::new(Bell::default());
+    assert!(poll(pin!(&mut future), &bell).is_pending());
+    drop(there);
+    let this = std::thread::current().id();
+    assert!(
+        !store.0.lock().contains(&this),
+        "this thread calls the store"
+    );
+    let view = future.wait_timeout(LONG).unwrap().unwrap();
+    assert_eq!(view[..], pattern(4096..4106));
+}
+
+// spec: P29
+#[test]
 fn reads_wait_for_no_cut() {
     let cache = memory(64);
     let store = patterned(65_536);
