@@ -44,18 +44,18 @@
 //! only under its lock, so a locked block that is in the index stays there (I7). Threads wait in
 //! the wait table of `frame` for LOCKED and WRITEBACK to end.
 //!
-//! **Locking**, outermost first: a file's `append` (appends, changes of its length) > `invalidate`
-//! (shared by fills and writes, exclusive for truncate, punch, discard, invalidate:
-//! [`InvalidateGuard`](self::core::locks::InvalidateGuard)) > block locks > the mutex of the index
-//! and the dirty index. An append of one new page does not take `invalidate`, but checks under the
-//! mutex of the index whether another thread holds `invalidate` exclusively. The mapper list,
-//! extents, fill errors, store handle, syncs and backoff each have an innermost lock. Several block
-//! locks are taken in ascending order, all but the first by `try_lock`, unless `invalidate` is held
-//! exclusively. Frames are allocated with no block lock held. The exception is frames for blocks
-//! that are read ahead, or along with another block: allocating these never calls a store. A call
-//! to the store may be made with `invalidate` held, and while blocks are locked for filling or for
-//! a punch, or have WRITEBACK set. Syncs of a file run one at a time; threads that wait for one
-//! hold no block lock.
+//! **Locking**, outermost first: a file's `append` (appends, changes of its length, discard,
+//! invalidate) > `invalidate` (shared by fills and writes, exclusive for truncate, punch, discard,
+//! invalidate: [`InvalidateGuard`](self::core::locks::InvalidateGuard)) > block locks > the mutex
+//! of the index and the dirty index. An append of one new page does not take `invalidate`, but
+//! checks under the mutex of the index whether another thread holds `invalidate` exclusively. The
+//! mapper list, extents, fill errors, store handle, syncs and backoff each have an innermost lock.
+//! Several block locks are taken in ascending order, all but the first by `try_lock`, unless
+//! `invalidate` is held exclusively. Frames are allocated with no block lock held. The exception is
+//! frames for blocks that are read ahead, or along with another block: allocating these never calls
+//! a store. A call to the store may be made with `invalidate` held, and while blocks are locked for
+//! filling or for a punch, or have WRITEBACK set. Syncs of a file run one at a time; threads that
+//! wait for one hold no block lock.
 //!
 //! **Concurrent operations**: why each pair is safe is in `docs/protocols/pairs.md`. The test and
 //! the models named `pairs` run every pair from two threads, under real and under shuttle's

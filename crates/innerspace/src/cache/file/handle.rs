@@ -452,7 +452,8 @@ impl PagedFile {
     /// them, the store is synced first. A failure of that sync is reported by the next sync of
     /// every handle.
     ///
-    /// There is no `try_` form: a discard asks the store for its length.
+    /// There is no `try_` form: a discard asks the store for its length, and waits for an append
+    /// that is under way.
     ///
     /// # Errors
     /// [`FileError::ReadOnly`], or the store's error when it is asked for its length.
@@ -469,7 +470,8 @@ impl PagedFile {
     /// reads failed with [`FileError::ChangedInPlace`] can be read again, and blocks cached outside
     /// the range count as current.
     ///
-    /// There is no `try_` form: an invalidation asks the store for its length.
+    /// There is no `try_` form: an invalidation asks the store for its length, and waits for an
+    /// append that is under way.
     ///
     /// # Errors
     /// The store's error when it is asked for its version or its length. Also [`FileError::Limit`]

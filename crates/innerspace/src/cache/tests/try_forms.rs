@@ -1,14 +1,18 @@
 //! The `try_` forms: which of them succeed without waiting, and which would block.
 
+use std::io;
 use std::pin::pin;
+use std::thread::ThreadId;
 
 use super::blocking::{Bell, poll};
+use super::requests::{LONG, read_only};
 use super::*;
 use crate::cache::FileError;
 use crate::cache::lookup::get::Get;
 use crate::reclaim::AllocMode;
+use crate::store::Batch;
 use crate::store::faulty::{Fault, OperationKind, Release, Rule};
-use crate::sync::{failpoint, thread};
+use crate::sync::{Mutex, failpoint, thread};
 
 fn would_block<T: std::fmt::Debug>(result: Result<T, FileError>, offset: u64) {
     match result {
@@ -81,6 +85,39 @@ fn reads_are_of_what_is_there_and_wait_for_no_store() {
         assert_eq!(blocks.try_view_block(9).unwrap()[..12], [0; 12]);
         let past = file.try_read_exact_at(&mut bytes, 10 * size - 6);
         assert!(matches!(past, Err(FileError::PastEnd { .. })), "{past:?}");
+    }
+}
+
+/// A store of 64 blocks that notes which threads call it. It reports its data in pieces of four
+/// blocks, so that each window of read-ahead has to ask for more.
+struct Noting(Mutex<Vec<ThreadId>>);
+
+impl Noting {
+    fn note(&self) {
+        self.0.lock().push(std::thread::current().id());
+    }
+}
+
+impl Store for Noting {
+    fn len(&self) -> io::Result<u64> {
+        Ok(64 * 4096)
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.note();
+        buf.copy_from_slice(&pattern(offset..offset + buf.len() as u64));
+        Ok(buf.len())
+    }
+    fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        self.note();
+        Ok(Some(offset))
+    }
+    fn next_hole(&self, offset: u64) -> io::Result<u64> {
+        self.note();
+        Ok((offset / 16_384 + 1) * 16_384)
+    }
+    fn submit(&self, batch: Batch) {
+        self.note();
+        batch.call(self);
     }
 }
 
