@@ -190,8 +190,8 @@ impl Group {
 
     /// Changes the limit to `max` bytes (rounded down to whole pages), and then evicts the pages
     /// that are over it. With `None`, only the groups above limit it, as after
-    /// [`Group::create_child_unlimited`]. (The root is then limited by the frames of its memory
-    /// alone.)
+    /// [`Group::create_child_unlimited`]. The root's limit is never higher than its memory's:
+    /// `None`, or more than the memory has, restores that limit.
     ///
     /// # Errors
     /// [`GroupError::TooSmall`], [`GroupError::TooSmallForBlocks`]: nothing changed.

@@ -4,7 +4,8 @@
 //! **What it is.** A tree of counters, like Linux's memory cgroups. Every page in use is charged to
 //! one group, and counts in that group and in all above it. Each group has a hard limit, `max`. It
 //! may also have a mark above which charges are slow, `high`, and marks up to which its pages are
-//! protected from reclaim for other groups, `low` and `min`. The root's limit is the whole memory.
+//! protected from reclaim for other groups, `low` and `min`. The root's limit is the whole memory,
+//! or less.
 //!
 //! **Key types.** `GroupTree` holds the nodes; a `GroupId` is the number of one, which is looked up
 //! without a lock, by two loads. A `Charge` is a guard: dropping it gives the pages back; `commit`

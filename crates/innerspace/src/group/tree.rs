@@ -104,6 +104,8 @@ impl Shape {
 /// All groups of one memory.
 pub(crate) struct GroupTree {
     nodes: Slab<Node>,
+    /// The pages of the whole memory: the highest limit of the root.
+    whole: PageCount,
     pub(super) shape: Mutex<Shape>,
     reclaimer: Mutex<Option<Weak<dyn Reclaimer>>>,
     pub(super) stocks: Stocks,
@@ -132,6 +134,7 @@ impl GroupTree {
     pub(super) fn with_batches(max: PageCount, batches: Batches) -> GroupTree {
         let tree = GroupTree {
             nodes: Slab::new(),
+            whole: max,
             shape: Mutex::ranked(Rank::GroupTree, Shape::default()),
             reclaimer: Mutex::new(None),
             stocks: Stocks::new(batches),
@@ -242,7 +245,14 @@ impl GroupTree {
     /// Changes the limit, then frees pages over it. The new limit stays even if that fails: the
     /// error says which pages could not be freed. The call ends even if other threads go on
     /// charging: they are refused, and the number of rounds is bounded (M8).
+    ///
+    /// The root's limit is never more than the whole memory: the marks at which the background
+    /// evicts and writes, and the memory owed to protected groups, are parts of that limit.
     pub(crate) fn set_max(&self, id: GroupId, max: Option<PageCount>) -> Result<(), GroupError> {
+        let max = match id {
+            GroupId::ROOT => Some(max.unwrap_or(self.whole).min(self.whole)),
+            _ => max,
+        };
         let node = {
             let shape = self.shape.lock();
             assert!(shape.live(id).is_some(), "{IN_USE}");

@@ -147,8 +147,7 @@ impl Pool {
         Group::root(self.groups.clone())
     }
 
-    /// Returns the number of pages that the whole pool may use, or `u64::MAX` if the root has no
-    /// limit.
+    /// Returns the number of pages that the whole pool may use: the root's limit.
     pub(super) fn max_pages(&self) -> u64 {
         self.groups.max(GroupId::ROOT).map_or(u64::MAX, |max| max.0)
     }

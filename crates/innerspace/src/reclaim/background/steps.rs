@@ -69,12 +69,10 @@ impl Pool {
         self.free_beside(self.groups.charged(GroupId::ROOT))
     }
 
-    /// Returns how many pages are free if `used` pages are in use, but no more than there are free
-    /// frames beyond the reserve.
+    /// Returns how many pages are free if `used` pages are in use. Every frame in use is charged,
+    /// and the root's limit is no more than the frames beyond the reserve, so as many are free.
     fn free_beside(&self, used: PageCount) -> PageCount {
-        let frames = self.frames.free_frames();
-        let frames = frames.saturating_sub(self.frames.reserve());
-        PageCount(self.max_pages().saturating_sub(used.0).min(frames.into()))
+        PageCount(self.max_pages().saturating_sub(used.0))
     }
 
     /// Returns the number of free pages. If they are not enough, also counts the pages in stock as

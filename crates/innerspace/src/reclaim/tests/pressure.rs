@@ -182,6 +182,26 @@ fn the_background_keeps_pages_free_and_stops_there() {
 }
 
 #[test]
+fn a_root_without_a_limit_has_that_of_its_memory() {
+    for max in [None, Some(PageCount(1_000_000))] {
+        let pool = pool_of(640, 0);
+        pool.groups
+            .set_max(GroupId::ROOT, Some(PageCount(320)))
+            .unwrap();
+        pool.groups.set_max(GroupId::ROOT, max).unwrap();
+        assert_eq!(pool.groups.max(GroupId::ROOT), Some(PageCount(640)));
+        let file = MockFile::new(&pool, GroupId::ROOT, 0);
+        (0..600).for_each(|index| file.read(index).unwrap());
+        assert!(!pool.background.is_kicked(), "40 pages are free");
+        (600..640).for_each(|index| file.read(index).unwrap());
+        assert!(pool.background.is_kicked(), "the last pages were used");
+        while pool.background_step() == Step::More {}
+        assert!(pool.free_pages().0 >= 20, "{:?}", pool.free_pages());
+        pool.validate();
+    }
+}
+
+#[test]
 fn a_background_that_finds_nothing_rests_until_the_next_tick() {
     let pool = pool_of(64, 0);
     let file = MockFile::new(&pool, GroupId::ROOT, 0);
