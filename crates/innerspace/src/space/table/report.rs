@@ -18,11 +18,10 @@ pub struct PageStats {
     pub resident: PageCount,
     /// Pages of files in the page cache.
     pub file: PageCount,
-    /// Anonymous pages that belong to this space: usually to it alone. After many forks in a row,
-    /// or near pinned pages, a fork may have the same page as its own.
+    /// Anonymous pages that belong to this space alone.
     pub own: PageCount,
-    /// Anonymous pages shared with forks, or once shared with a fork that no longer exists, and not
-    /// stored to since.
+    /// Anonymous pages shared with forks, snapshots or their views, or once shared with one that no
+    /// longer exists, and not stored to since.
     pub shared: PageCount,
     /// Pages of direct-access files: they belong to the device, and take no memory.
     pub direct: PageCount,
@@ -126,7 +125,9 @@ impl<'pool> Nodes<'pool> {
                     Holds::Zero => found.zero += PageCount(1),
                     Holds::File => found.file += PageCount(1),
                     Holds::Direct => found.direct += PageCount(1),
-                    Holds::Own if exclusive => found.own += PageCount(1),
+                    // The leaf, or one copied from it, may have taken a ref on each page instead
+                    // of borrowing: then the pages have two owners.
+                    Holds::Own if exclusive && self.is_sole_owner(pte) => found.own += PageCount(1),
                     Holds::Own | Holds::Borrowed => found.shared += PageCount(1),
                 }
                 found.referenced += PageCount(pte.has(VALID_R).into());
