@@ -249,7 +249,7 @@ impl GroupTree {
     /// The root's limit is never more than the whole memory: the marks at which the background
     /// evicts and writes, and the memory owed to protected groups, are parts of that limit.
     pub(crate) fn set_max(&self, id: GroupId, max: Option<PageCount>) -> Result<(), GroupError> {
-        let max = match id {
+        let limit = match id {
             GroupId::ROOT => Some(max.unwrap_or(self.whole).min(self.whole)),
             _ => max,
         };
@@ -265,7 +265,7 @@ impl GroupTree {
                 return Err(too_small(path(), max, order));
             }
             node.max
-                .store(max.map_or(NO_LIMIT, |max| max.0), Ordering::Relaxed);
+                .store(limit.map_or(NO_LIMIT, |max| max.0), Ordering::Relaxed);
             node
         };
         // The flag `over` is set before stocks are drained, so that pages given back later do not
