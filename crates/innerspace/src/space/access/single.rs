@@ -67,10 +67,10 @@ impl<const WAITS: bool> Sectioned for Single<WAITS> {
     const WAIT: Wait = Wait::if_may(WAITS);
 }
 
-/// A part of an access that may take a lock, or call a store or a device. If there is mail, a session
-/// passes a safepoint before it. Afterwards the session's section is open again, even if a panic has
-/// closed it: the part ends when this value is dropped, because such a call may panic, and a program
-/// that catches the panic may go on with its session.
+/// A part of an access that may take a lock, or call a store or a device. If there is mail, a
+/// session passes a safepoint before it. Afterwards the session's section is open again, even if a
+/// panic has closed it: the part ends when this value is dropped, because such a call may panic,
+/// and a program that catches the panic may go on with its session.
 pub(crate) struct Paused<'core, S: Sectioned> {
     pub(crate) core: &'core mut Core,
     mode: PhantomData<S>,
