@@ -250,7 +250,7 @@ pub use units::{
     VirtAddr,
 };
 
-/// The example of README.md, compiled with the documented examples.
+/// The example in README.md, compiled along with the other documentation tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

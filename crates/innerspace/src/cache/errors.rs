@@ -333,7 +333,7 @@ impl fmt::Display for HeldReason {
 }
 
 impl FileError {
-    /// Whether a `try_` form would have had to wait.
+    /// Whether a call to a `try_` form failed because it would have had to wait.
     pub fn would_block(&self) -> bool {
         match self {
             FileError::WouldBlock { .. } => true,

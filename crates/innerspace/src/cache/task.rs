@@ -122,9 +122,9 @@ impl<T, E> Call<T, E> {
 }
 
 impl<T: Send, E: Send> Call<T, E> {
-    /// Polls in a child of fork(2), where no other thread would make the call: makes it in this
-    /// thread, unless it was made before. The call itself reports that it is refused. Panics if the
-    /// call was under way in the parent.
+    /// Polls the task in a child of fork(2), where no other thread would make its call: makes the
+    /// call in this thread, unless it has already been made. The call itself reports that it is
+    /// refused. Panics if the call was under way in the parent.
     fn refuse(&self, cache: &Cache, context: &mut Context<'_>) -> Poll<Result<T, E>> {
         let is_new = self.stage.change(|stage| match stage {
             Stage::New(_) => true,

@@ -26,7 +26,7 @@ use crate::units::PageCount;
 
 /// Calls in the background.
 impl PagedFile {
-    /// Makes `call` once in the background, with this handle: see [`Task`].
+    /// Runs `call` once in the background, with this handle: see [`Task`].
     ///
     /// Use this for calls that may wait, where waiting is not allowed. Calls on one file are made
     /// in the order in which their tasks were first polled. Ranges are evaluated when the call is

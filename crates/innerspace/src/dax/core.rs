@@ -95,8 +95,8 @@ pub(crate) struct DaxCore {
     pub(super) entries: Entries,
     /// The spaces that map the file.
     pub(crate) mappers: MapperList,
-    /// Shared by reads, writes and pins by call; exclusive for `set_len`, and for everything that
-    /// removes entries. Taken before entries are locked.
+    /// Locked shared by reads, writes and pins that are made by call; exclusively for `set_len`,
+    /// and for everything that removes entries. Taken before entries are locked.
     pub(super) layout: RwLock<()>,
     /// Serialises appends. Taken before `layout`.
     pub(super) appending: Mutex<()>,

@@ -289,7 +289,7 @@ impl DaxError {
         matches!(self, DaxError::Limit(_))
     }
 
-    /// Returns the nearest kind of [`io::Error`].
+    /// Returns the [`io::ErrorKind`] that fits this error best.
     pub fn kind(&self) -> io::ErrorKind {
         use io::ErrorKind;
         match self {

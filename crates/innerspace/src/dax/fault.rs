@@ -490,7 +490,7 @@ impl DaxCore {
         if storable(first, count) {
             return count as usize;
         }
-        // The blocks before the one that is refused are kept.
+        // Only the blocks before the first one that is refused count.
         let mut run = first..first + count;
         let refused = run.position(|block| !storable(block, 1));
         refused.unwrap_or(count as usize)

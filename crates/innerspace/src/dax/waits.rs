@@ -34,7 +34,7 @@ const QUEUES: usize = if cfg!(loom) { 1 } else { 16 };
 /// Waiters, each with its key.
 type Queue = Vec<(u64, Arc<Sleeper>)>;
 
-/// The waiters of one file's entries.
+/// The waiters for one file's entries.
 pub(super) struct Waits([Mutex<Queue>; QUEUES]);
 
 impl Default for Waits {

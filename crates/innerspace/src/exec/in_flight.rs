@@ -198,7 +198,7 @@ impl<W> InFlight<W> {
     /// or could not be filled. The block's new state must be visible already.
     pub(crate) fn note_filled(&self) {
         // A thread that found the block's old state did so with the table locked. By the time this
-        // thread has acquired the lock, that thread sleeps, and the notification reaches it.
+        // thread has acquired the lock, that thread is asleep, and the notification reaches it.
         drop(self.table.lock());
         self.changed.notify_all();
     }

@@ -45,8 +45,9 @@ const LEAST_QUEUE: usize = 16;
 
 /// A job, which runs at most once. A job that is dropped while it is in a queue does not run.
 pub(crate) trait Job: Send {
-    /// Runs the job. A panic in a thread of the memory goes no further than the panic hook. In a
-    /// caller of [`Workers::run_one`] or [`Lane::run_one`] it goes on to that caller.
+    /// Runs the job. If the job panics in one of the memory's threads, the panic goes no further
+    /// than the panic hook. From [`Workers::run_one`] and [`Lane::run_one`] the panic goes on to
+    /// the caller.
     fn run(self: Box<Self>);
 
     /// Returns whether the job is still wanted. An unwanted job may be dropped to make room in a

@@ -27,7 +27,7 @@ impl FrameOffset {
         FrameOffset((id.0 as u64) << PAGE_SHIFT)
     }
 
-    /// Returns the frame with the number in the upper bits of a word. The other bits are ignored.
+    /// Returns the frame whose number is in the upper bits of `word`. The lower bits are ignored.
     #[inline(always)]
     pub(crate) const fn in_word(word: u64) -> FrameOffset {
         FrameOffset(word & !FrameOffset::LOW_BITS)

@@ -32,7 +32,7 @@ pub(super) struct Buddy {
     /// ascending order. Their bytes are still the host's zeros, and so is their metadata. The
     /// addresses after them are holes at first ([`super::window`]).
     untouched: Range<u32>,
-    /// The number of free frames, in the lists and untouched.
+    /// The number of free frames: those in the lists, and the untouched ones.
     free: u32,
     /// The number of addresses without a frame that are in no window.
     pub(super) holes: u32,

@@ -102,8 +102,8 @@ impl Tags {
         }
     }
 
-    /// Ends the tags of a file that is about to become longer than [`TAGGED_BYTES`]. Frames keep
-    /// the tags that they have, but no thread looks for these tags any more.
+    /// Stops using tags for a file that is about to become longer than [`TAGGED_BYTES`]. Frames
+    /// keep the tags that they have, but no thread looks for these tags any more.
     #[cold]
     pub(crate) fn end(&self) {
         self.first.store(NOWHERE, Ordering::Relaxed);

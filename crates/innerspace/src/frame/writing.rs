@@ -48,8 +48,8 @@ impl<'f> Writing<'f> {
     /// If the bytes reach beyond the block.
     pub(crate) fn write(&mut self, offset: usize, bytes: &[u8]) {
         let to = self.frames.bytes_of(self.frame, offset, bytes.len());
-        // SAFETY: the bytes are inside the block, of which no slice exists (WRITER excludes views).
-        // `bytes` is a slice, so it is not part of the block.
+        // SAFETY: `to` is inside the block, of which no slice exists (WRITER excludes views).
+        // `bytes` is a slice, so it does not overlap the block.
         unsafe { copy::copy_out(to, bytes) }
     }
 

@@ -84,8 +84,8 @@ impl Drop for Charge<'_> {
 pub(crate) enum Reach {
     /// The thread's stock only: no level changes.
     Stock,
-    /// The stock, or a new batch for it. If no batch fits, the charge is refused. So a long write
-    /// leaves some pages for index nodes and for other threads.
+    /// The stock, or a new batch for it. If no batch fits, the charge is refused. This way, a
+    /// long write leaves some pages for index nodes and for other threads.
     Batch,
     /// The stock, a batch, or the requested pages alone, if every `max` and `high` allows them.
     High,

@@ -57,8 +57,8 @@ impl GroupTree {
         portions
     }
 
-    /// Adds the portions of a group and those below it. `granted` is the number of their protected
-    /// pages; `None` for the group that is shrunk.
+    /// Appends the portions of a group and of the groups below it. `granted` is how many pages of
+    /// these groups together are protected, and `None` for the group that is to lose pages.
     fn add_portions(
         &self,
         shape: &Shape,

@@ -186,8 +186,8 @@ impl Stocks {
 
     /// Makes room in a full slot. The slot keeps half of what it may hold, so that the next
     /// uncharges find room and the next charges find pages; the rest is taken off the levels. If
-    /// `pages` alone is more than the slot may hold, the slot stays full, since more pages will be
-    /// wanted. Returns false if nothing was done.
+    /// `pages` alone is more than the slot may hold, the slot stays full, since its thread will
+    /// want more pages. Returns false if nothing was done.
     #[cold]
     fn overflow(&self, levels: &impl Levels, number: usize, group: GroupId, pages: u64) -> bool {
         if self.batches.first == 0 || self.stripes.drains().any() {
@@ -287,8 +287,8 @@ impl Stocks {
     /// documentation.
     #[inline]
     pub(super) fn in_use(&self, number: usize, group: GroupId, own: &AtomicU64) -> u64 {
-        // Read first, with Acquire: pairs with the Release of a thread that took pages off after it
-        // had emptied the slot.
+        // `own` is read before the slot. The Acquire pairs with the Release of a thread that
+        // emptied the slot and then took its pages off `own`.
         let charged = own.load(Ordering::Acquire);
         let in_stock = match number < OWNERS {
             true => self.count(number, group),

@@ -22,7 +22,7 @@ pub struct MemoryStats {
     pub peak: u64,
     /// The parts of the limit.
     pub parts: LimitParts,
-    /// Events since the start and pages by state, as in vmstat.
+    /// Counts of events since the memory was created, and of pages by state, as in vmstat.
     pub totals: Totals,
     /// Every group, the root first.
     pub groups: Vec<GroupStats>,

@@ -63,9 +63,9 @@ pub(crate) struct Pool {
 pub(crate) enum Retired {
     /// A frame that nothing holds: it is freed by [`Pool::free`].
     Frame(FrameId),
-    /// A frame of which one reference is dropped, by [`Pool::put`].
+    /// A frame that is to lose one reference, by [`Pool::put`].
     Put(FrameId),
-    /// A frame, perhaps a part of a block, of which one mapping by a page table is dropped, by
+    /// A frame, perhaps a part of a block, that is to lose one mapping by a page table, by
     /// [`Pool::unmap`].
     Unmap(FrameId),
     /// Any other call, made once and outside sections. Any request for memory may run the call,
@@ -245,8 +245,8 @@ impl Pool {
     /// not held, and are on no list.
     ///
     /// The frames bypass the magazines, so that they stay contiguous: a stream's pages were read in
-    /// order and are evicted in order. A store fills contiguous frames as one piece, and a device
-    /// serves a request of one piece more than twice as fast as one of 256 pieces.
+    /// order and are evicted in order. A store fills contiguous frames as one piece, and for
+    /// a device, a request of a single piece takes less than half as long as one of 256 pieces.
     pub(crate) fn free_evicted(&self, ids: &mut [FrameId]) {
         let group_of = |id: &FrameId| self.frames.meta(*id).group();
         for run in ids.chunk_by_mut(|one, next| group_of(one) == group_of(next)) {

@@ -55,7 +55,7 @@ use crate::{FrameId, PAGE_SIZE, PageCount, VirtAddr};
 /// The size of the reference counts that an `Arc` keeps next to a list of frames.
 const ARC_BYTES: usize = 16;
 
-/// The bytes that a space needs to note a pin that a fork may not copy.
+/// The number of bytes that a space needs to note a pin with [`AtFork::Refuse`].
 const NOTED_BYTES: usize = 16;
 
 /// How a fork or a snapshot treats a pinned page.

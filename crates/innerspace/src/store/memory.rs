@@ -233,8 +233,8 @@ impl MemoryStore {
     /// Returns a copy of the whole content. The read is not counted.
     ///
     /// # Errors
-    /// [`io::ErrorKind::OutOfMemory`] if so much memory cannot be allocated, for example for a long
-    /// store that is nearly all holes.
+    /// [`io::ErrorKind::OutOfMemory`] if there is not enough memory for the copy, for example of a
+    /// long store that is nearly all holes.
     pub fn try_to_vec(&self) -> io::Result<Vec<u8>> {
         let bytes = self.state.bytes.read();
         let Some(mut copy) = zeros(bytes.len) else {
@@ -245,8 +245,8 @@ impl MemoryStore {
         Ok(copy)
     }
 
-    /// Returns the bytes of memory that the content takes, in units of 64 KiB. Holes, and memory
-    /// kept for later writes, are not counted.
+    /// Returns how many bytes of memory the content takes: a multiple of 64 KiB, since memory is
+    /// allocated in chunks of that size. Holes, and memory kept for later writes, are not counted.
     pub fn resident_bytes(&self) -> u64 {
         self.state.bytes.read().chunks.len() as u64 * CHUNK
     }

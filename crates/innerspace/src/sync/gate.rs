@@ -6,8 +6,8 @@
 //!   reader leaves the section, waits ([`Gate::wait_open`]) and tries again. Inside, the reader may
 //!   change single words of that address by compare-exchange, and never sleeps.
 //! - A writer waits for its turn ([`Gate::write`]), sets aside the memory that it will need, and
-//!   closes a range ([`Writer::close`]). Then it may do everything inside the range, except to
-//!   allocate, to do I/O, or to sleep on anything that a reader may hold.
+//!   closes a range ([`Writer::close`]). Then it may do anything inside the range except allocate,
+//!   do I/O, or sleep on anything that a reader may hold.
 //!
 //! There is one writer at a time, and so one closed range. Addresses outside the range stay open,
 //! and their readers run at the same time as the writer. Both can reach the nodes above the range

@@ -280,7 +280,8 @@ fn cachestat(fd: RawFd) -> io::Result<u64> {
     Ok(answer[0])
 }
 
-/// Returns the number of bytes in the page cache, by mapping the file and asking mincore(2).
+/// Returns how many bytes of the file are in the kernel's page cache: maps the file and asks
+/// mincore(2).
 fn mincore(file: &File) -> io::Result<u64> {
     let len = file.metadata()?.len() as usize;
     if len == 0 {

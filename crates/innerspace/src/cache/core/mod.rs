@@ -375,9 +375,9 @@ impl FileCore {
     /// Registers a mapper of the file.
     pub(crate) fn add_mapper(&self, mapper: Weak<dyn Mappers>) -> MapperId {
         let id = self.mappers.add(mapper);
-        // An operation that puts a block into the index looks for mappers before it releases this
-        // mutex. So it either sees this mapper, or the faults of this mapper see the block. See
-        // `FileCore::end_hole`.
+        // Locks and unlocks the mutex of the dirty index. An operation that puts a block into the
+        // index looks for mappers before it releases that mutex. So either the operation sees this
+        // mapper, or the faults of this mapper see the block. See `FileCore::end_hole`.
         drop(self.dirty());
         id
     }

@@ -211,8 +211,8 @@ impl DirtyIndex {
         std::mem::replace(&mut self.listed, listed) != listed
     }
 
-    /// Notes whether the pool lists the file among the owners to flush. Returns whether that
-    /// changes.
+    /// Notes whether the pool lists the file among the owners to flush. Returns whether this is a
+    /// change.
     #[inline]
     pub(crate) fn set_flushable(&mut self, flushable: bool) -> bool {
         std::mem::replace(&mut self.flushable, flushable) != flushable

@@ -43,7 +43,7 @@ pub(crate) struct Punched {
 }
 
 impl Punched {
-    /// Whether the block is in the record, and so is a hole as long as it is not cached.
+    /// Whether the block is in the record. Such a block is a hole as long as it is not cached.
     pub(crate) fn contains(&self, block: u64) -> bool {
         self.emptied.contains(block) || self.lost.contains(block)
     }

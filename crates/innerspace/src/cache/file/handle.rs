@@ -315,8 +315,8 @@ impl PagedFile {
     /// Passes the bytes of a range to `each`, in order, in pieces of at most a block. This is the
     /// fastest way to read many bytes.
     ///
-    /// There is no `try_` form, since it could not say how far it got: [`PagedFile::try_view`]
-    /// reads the pieces one by one.
+    /// There is no `try_` form, since it could not say how far it got. To read without waiting,
+    /// take the pieces one by one with [`PagedFile::try_view`].
     ///
     /// # Errors
     /// The errors of [`PagedFile::view`]. Pieces before the failure have been passed to `each`.

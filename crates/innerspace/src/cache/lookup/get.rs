@@ -109,7 +109,7 @@ enum Looked {
     /// The block's frame. The caller owns a reference to it.
     Held(FrameId),
     Absent,
-    /// The block is just being evicted or moved. A second look may find another frame.
+    /// The block is being evicted or moved. A second look may find another frame.
     Leaving,
 }
 

@@ -31,14 +31,14 @@ pub(crate) enum Evicting {
     /// otherwise held, or kept in memory by a mapper. Eviction revokes their translations and waits
     /// for a grace period.
     All,
-    /// As [`Evicting::All`], except mapped blocks that a session may hold for a long time: the
+    /// Like [`Evicting::All`], but no mapped blocks that a session may hold for a long time: the
     /// caller may belong to another group, and should not wait for these sessions.
     Unheld,
-    /// As [`Evicting::All`], except mapped blocks. This never waits.
+    /// Like [`Evicting::All`], but no mapped blocks. This never waits.
     Unmapped,
-    /// As [`Evicting::Unmapped`], for this one block, which an uncached read brought in. The block
-    /// leaves no shadow, since its return is not to count as a refault. A frame that belongs to
-    /// another block by now stays.
+    /// Like [`Evicting::Unmapped`], for this one block, which an uncached read brought in. The
+    /// block leaves no shadow, since its return is not to count as a refault. A frame that belongs
+    /// to another block by now stays.
     Uncached { block: u64 },
 }
 

@@ -42,8 +42,8 @@ impl FaultAround {
 
     /// Locks a block of the file if its lock is free, and counts one of its pages as installed.
     /// Returns the block's first frame; the caller installs the page or gives the count back.
-    /// Returns `None` if the block is not taken, or cannot be used. Called in a section: takes no
-    /// mutex and wakes no thread.
+    /// Returns `None` if the block's lock is not free, or the block turns out to be gone or not up
+    /// to date. Called in a section: takes no mutex and wakes no thread.
     pub(crate) fn take(&mut self, file: &FileCore, block: u64) -> Option<FrameId> {
         let place = self.taken.get_mut(self.len)?;
         let (frame, stays) = try_lock_counted(file, block)?;
@@ -109,8 +109,8 @@ fn try_lock_counted(core: &FileCore, block: u64) -> Option<(FrameId, bool)> {
         return None;
     }
     interleave();
-    // Under its lock, a block in the index stays there. Filled blocks are up to date before they
-    // are unlocked.
+    // The block is locked now, so if the index still has it, it stays there. A fill sets UPTODATE
+    // before it unlocks the block, so the flag is final.
     let stays = slot.load(raw::Ordering::Acquire) == word;
     Some((
         frame,

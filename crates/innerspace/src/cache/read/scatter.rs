@@ -114,7 +114,7 @@ impl FusedIterator for Chunks {}
 pub struct ScatterView {
     /// The number of bytes that are left.
     left: usize,
-    /// The number of bytes of the first view that were already skipped.
+    /// The number of bytes of the first view that have already been skipped.
     first: usize,
     views: vec::IntoIter<View>,
     /// The charge to the file's group for the heap memory of `views`.

@@ -14,7 +14,8 @@
 
 use crate::units::{KIB, MIB};
 
-/// The first window of a stream in blocks, or fewer if the largest is smaller.
+/// The size of a stream's first window, in blocks. The window is smaller if the largest one allowed
+/// is.
 pub(super) const FIRST_WINDOW: u64 = 4;
 
 /// The largest window of read-ahead is `1 / WINDOW_PART` of the nearest limit, but at most

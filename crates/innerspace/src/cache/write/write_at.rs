@@ -85,7 +85,7 @@ pub(crate) fn write_all(
             *done += PAGE_SIZE;
             continue;
         }
-        // Writes some new pages, or a part of one block.
+        // Each round writes some new pages, or a part of one block.
         *done += core.with_room(|| {
             let steady = core.locks.shared();
             let (len, size) = (rest.len() as u64, core.size());

@@ -72,8 +72,9 @@ pub(crate) trait ExtentMap: Send + Sync {
     /// answers are kept, and this does nothing.
     fn forget(&self, _pages: Range<u64>) {}
 
-    /// Returns the map's heap memory in bytes, roughly. After a call has changed it, this returns
-    /// the new number, in the single order of all SeqCst operations.
+    /// Returns roughly how many bytes of heap memory the map uses. The number is stored and loaded
+    /// with SeqCst: a load that comes after a change in the single order of all SeqCst operations
+    /// sees that change.
     fn heap_bytes(&self) -> u64;
 
     /// Returns whether freeing these pages may make the map larger.

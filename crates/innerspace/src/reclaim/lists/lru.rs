@@ -181,7 +181,8 @@ impl Lru {
         });
     }
 
-    /// Returns the frames that may wait in batches, each with its batch's number. For `validate`.
+    /// Returns the frames that may be waiting in batches, each with the number of its batch. For
+    /// `validate`.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn waiting(&self) -> impl Iterator<Item = (u8, FrameId)> {
         let batches = (0..).zip(self.batches.all());

@@ -21,8 +21,8 @@
 //! revoker may use the old set, and meet words of the new one. So the set tells a revoker where to
 //! search, but not what it may take: of the words of cached files, the revoker empties only those
 //! that lead to the block that it has locked (`has_page_in`).
-//! `docs/protocols/structural-changes.md` has the reasons for the order, and says what faults next
-//! to the range find.
+//! `docs/protocols/structural-changes.md` has the reasons for the order, and says what a fault next
+//! to the range finds.
 //!
 //! A wait for memory with the writer lock held counts as a callback of the space (`exec::reentry`):
 //! reclaim calls stores, and a store that changed the same space would wait for the thread that
@@ -328,9 +328,9 @@ impl SpaceInner {
         Ok(underway.done())
     }
 
-    /// Makes each leaf of these addresses that no longer borrows anything forget its shadow, and
-    /// adds the shadows to `detached`. The caller has the gate closed, and releases the shadows
-    /// after a grace period.
+    /// Looks at each leaf of these addresses. If the leaf no longer borrows anything, parts it from
+    /// its shadow, and adds the shadow to `detached`. The caller has closed the gate, and releases
+    /// the shadows after a grace period.
     pub(crate) fn part_in_vain(
         &self,
         places: impl IntoIterator<Item = u64>,

@@ -1,5 +1,5 @@
-//! Copying shared nodes, and the owners of pages that a copied leaf borrows. The parent module
-//! explains sharing and borrowing.
+//! Copies shared nodes, and finds out which leaf owns each page that a copied leaf borrows. The
+//! parent module explains sharing and borrowing.
 
 use super::nodes::{MAX_BORROW_DEPTH, Nodes, TooManyForks, child_word};
 use super::pte::{self, Holds, Pte};

@@ -26,7 +26,7 @@ use crate::sync::domain::ANY_OWNER;
 use crate::sync::failpoint;
 use crate::sync::raw::{AtomicU64, Ordering};
 
-/// The bits of a [`shadow_word`] that say how many leaves the leaf borrows through.
+/// The bits of a [`shadow_word`] that say through how many shadows its leaf borrows.
 const DEPTH: u64 = 0xff;
 
 /// Whether the leaf that takes over the pages of its shadow is shared.
@@ -183,9 +183,9 @@ impl Nodes<'_> {
     }
 
     /// Takes over the frames of a leaf's shadow if nothing else uses the shadow: it has no parent,
-    /// and this leaf is its only borrower. Returns whether it did. The caller keeps the leaf, which
-    /// may be exclusive or shared. The caller is in a section: several threads may try at the same
-    /// time, and the frame of a shadow that another thread has collapsed must not be reused
+    /// and this leaf is its only borrower. Returns whether it did. The caller keeps the leaf alive,
+    /// which may be exclusive or shared. The caller is in a section: several threads may try at the
+    /// same time, and the frame of a shadow that another thread has collapsed must not be reused
     /// meanwhile.
     pub(crate) fn collapse_shadow(self, leaf: FrameId, borrower: Borrower) -> bool {
         let Some(shadow) = self.collapsible_shadow(leaf) else {
@@ -199,7 +199,8 @@ impl Nodes<'_> {
         for (from, to) in self.words(shadow).iter().zip(self.words(leaf)) {
             let theirs = pte::load(from);
             if theirs.is_own() {
-                // No thread reads pages through a shadow without other users, so the word can stay.
+                // The shadow has no other users, so no thread reads pages through it. So the word
+                // can stay.
                 self.take_over(theirs, to, borrower);
             } else if theirs.is_of_file() {
                 // Only words of files are taken: `prune` may read the others.

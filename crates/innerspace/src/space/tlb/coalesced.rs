@@ -72,9 +72,9 @@ impl Translator {
         leaves.visits[slot] == 0
     }
 
-    /// Returns the host address of the pages of the leaf of `at`, if the leaf is remembered for
-    /// stores and its pages are contiguous. Returns `None` while there is mail. The caller is in a
-    /// section.
+    /// Returns the host address of the pages in the leaf that maps `at`, if the leaf is remembered
+    /// for stores and the pages are contiguous. Returns `None` while there is mail. The caller is
+    /// in a section.
     pub(crate) fn pages_in_row(&self, at: u64) -> Option<u64> {
         let start = at >> LEAF_SHIFT << LEAF_SHIFT;
         let place = self.place_of_words(start, &self.look().leaves.tags.write)?;

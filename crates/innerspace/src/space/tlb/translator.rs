@@ -382,8 +382,8 @@ impl Translator {
         }
     }
 
-    /// Remembers the leaf of `at`, in the section in which it was found: with `for_stores` for all
-    /// accesses, and otherwise for loads and fetches.
+    /// Remembers the leaf of `at`: for all accesses if `for_stores` is set, otherwise only for
+    /// loads and fetches. The section in which the leaf was found is still open.
     pub(crate) fn fill(&mut self, at: u64, words: &[AtomicU64; SLOTS], for_stores: bool) {
         debug_assert!(self.sections.is_open());
         let leaf = at >> LEAF_SHIFT;

@@ -55,7 +55,7 @@ pub(crate) enum Create {
 }
 
 texts! {
-    /// The way in which a file's pages are kept out of the kernel's page cache.
+    /// Whether, and how, a file's pages are kept out of the kernel's page cache.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     #[non_exhaustive]
     pub enum CacheMode {
@@ -204,7 +204,7 @@ texts! {
 }
 
 impl FileOpenError {
-    /// Returns the nearest kind of [`io::Error`].
+    /// Returns the [`io::ErrorKind`] that fits this error best.
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             FileOpenError::NotFound { .. } | FileOpenError::NoFolder { .. } => {

@@ -105,9 +105,9 @@ pub(crate) struct Participant {
     pub(super) alone: AtomicU64,
     /// The nesting depth of [`Reader`](super::Reader)s. Only the owner uses it.
     pub(super) depth: AtomicU32,
-    /// The number of fences since the owner last judged them
+    /// The number of fences since the reader last judged them
     /// ([`Domain::judge_fences`](super::Domain::judge_fences)), and the number of grace periods at
-    /// that time. Only the owner uses these two.
+    /// that time. Only the reader's own thread uses these two.
     pub(super) fences: AtomicU32,
     pub(super) graces_seen: AtomicU64,
     /// The space whose translations this reader's sessions hold, or [`NO_OWNER`].

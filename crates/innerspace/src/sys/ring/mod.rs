@@ -101,7 +101,7 @@ pub(crate) struct Ring<T: Send + 'static> {
 }
 
 /// Returns whether this process can have rings. It cannot if the kernel lacks io_uring, if the
-/// administrator or a filter of system calls forbids it, or if the kernel had no memory for a ring.
+/// administrator or a system-call filter forbids it, or if the kernel has no memory for a ring.
 pub(crate) fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| Ring::<()>::new(2).is_ok())
