@@ -13,7 +13,7 @@ use crate::cache::{FaultKind as FileAccessKind, Wait};
 use crate::dax::{DaxCore, DaxPages, DaxRef, LARGE_PAGES, Reach};
 use crate::exec::reentry::Inside;
 use crate::space::core::address::{LEAF_BYTES, slot_index};
-use crate::space::core::fault::{AccessKind, Fault, FaultKind};
+use crate::space::core::fault::{AccessKind, Fault};
 use crate::space::table::pte::{self, Holds, Pte};
 use crate::space::vma::area::{MappedFile, Vma};
 use crate::space::vma::protection::Protection;
@@ -40,10 +40,7 @@ impl FaultState<'_> {
             Wait::Yes => file.fault(page, kind, reach, self.what.more.into()),
             Wait::No => file.try_fault(page, kind),
         };
-        let pages = pages.map_err(|error| match self.wait == Wait::No && error.would_block() {
-            true => self.error(FaultKind::WouldBlock, None),
-            false => self.error_of(error.into()),
-        })?;
+        let pages = pages.map_err(|error| self.error_of(error.into()))?;
         self.file = FilePage::Direct(pages);
         Ok(())
     }
