@@ -229,10 +229,10 @@ impl Owner for FileCore {
     }
 
     fn give_up_read(&self, block: u64) -> bool {
-        // If the memory has threads, they are about to make the read. Once nothing makes ticks, no
+        // If the memory has threads, they are about to make the read. In an abandoned one, no
         // thread would call the wakers of the futures that wait for the block.
-        let may = !self.cache.is_served() && (self.cache.is_ticked() || self.ready.len() == 0);
-        may && self.requests.take_queued(block).is_some()
+        let stays = self.cache.is_served() || self.cache.is_abandoned() && self.ready.len() > 0;
+        !stays && self.requests.take_queued(block).is_some()
     }
 
     fn clean(&self, frames: &[FrameId], io: Io) -> PageCount {

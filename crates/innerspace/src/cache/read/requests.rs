@@ -405,7 +405,7 @@ impl FileCore {
             let is_being_filled = || held.is_being_filled();
             return in_flight.wait_filled(held.block, is_being_filled, |fill| fill.run());
         }
-        if let Some(fill) = self.requests.take_queued(held.block) {
+        if let Some(fill) = in_flight.take_queued(held.block) {
             fill.run();
         }
         held.wait(Bit::Locked);

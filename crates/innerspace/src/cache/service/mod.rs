@@ -278,9 +278,11 @@ impl Cache {
         self.served.load(Ordering::Relaxed)
     }
 
-    /// Whether the service or the program's ticks still do the work of this cache.
-    pub(super) fn is_ticked(&self) -> bool {
-        !self.abandoned.load(Ordering::Relaxed)
+    /// Whether neither a service nor the program's ticks do the work of this cache any more.
+    #[inline]
+    pub(super) fn is_abandoned(&self) -> bool {
+        // Relaxed: a thread that sees the flag too late leaves the work to the next one.
+        self.abandoned.load(Ordering::Relaxed)
     }
 
     /// Ends the service: closes files whose closing was deferred, serves the futures, and calls
@@ -301,7 +303,7 @@ impl Cache {
     /// the work of this cache already. The caller has queued a future, or completed a request.
     /// Returns whether the work was done here.
     pub(super) fn serve_waiting_if_abandoned(&self) -> bool {
-        let wanted = self.abandoned.load(Ordering::Relaxed) && !self.is_served_here();
+        let wanted = self.is_abandoned() && !self.is_served_here();
         if wanted {
             self.serve_waiting();
         }
@@ -311,7 +313,7 @@ impl Cache {
     /// Frees what was retired, after a grace period, if there is no longer a service. The caller
     /// has released a direct-access file, and holds no lock.
     pub(crate) fn flush_if_abandoned(&self) {
-        if self.abandoned.load(Ordering::Relaxed) {
+        if self.is_abandoned() {
             self.pool.flush_retired();
         }
     }
@@ -320,8 +322,7 @@ impl Cache {
     /// a store, or a closing, where no lock is held.
     #[inline]
     pub(super) fn run_deferred_if_abandoned(&self) {
-        // Relaxed: a thread that sees the flag too late leaves the calls to the next one.
-        if self.abandoned.load(Ordering::Relaxed) {
+        if self.is_abandoned() {
             self.run_deferred();
         }
     }

@@ -63,7 +63,8 @@ impl Pool {
     }
 
     /// Makes one round. Frees frames that wait for a grace period, or else about `target` pages of
-    /// `group`. If nothing was freed, waits for threads that may free something.
+    /// `group`. If nothing was freed, gives up a queued read, or waits for threads that may free
+    /// something.
     ///
     /// Returns how many pages of the group were freed. If none were, pages of other groups may have
     /// been freed, or another thread may have freed some: the caller tries again. Returns `None` if
