@@ -13,7 +13,6 @@ use super::blocking::{Bell, poll};
 use super::mapped::Mapped;
 use super::*;
 use crate::cache::{FaultKind, FileError, Mappers, Revoke};
-use crate::reclaim::AllocMode;
 use crate::stats::Event;
 use crate::store::faulty::Release;
 use crate::store::{Batch, Limits, Request};
@@ -425,32 +424,6 @@ fn without_threads_whoever_waits_makes_the_calls() {
     cache.tick();
     assert_eq!((core(&file).requests.len(), reads()), (0, before + 2));
     assert_eq!(cache.workers.threads(), 0);
-}
-
-// spec: R11
-#[test]
-fn without_threads_a_request_for_memory_gives_up_reads_that_are_queued() {
-    let cache = memory(256);
-    let group = cache.root.create_child("small", 32 * 4096).unwrap();
-    let store = patterned(64 * 4096);
-    let file = open(&cache, &store, &options(4096).group(&group));
-    file.view(0..1).unwrap();
-    file.view(4096..4097).unwrap();
-    let (ahead, reads) = (core(&file).requests.len(), store.log().len());
-    assert_eq!(ahead, 1);
-    // All memory of the group but the blocks read ahead becomes unevictable.
-    let mut taken = Vec::new();
-    while core(&file).requests.len() == 1 {
-        let page = cache.pool.alloc(group.id(), 0, AllocMode::Wait);
-        taken.push(page.expect("the blocks read ahead can be evicted"));
-    }
-    assert!(taken.len() < 32);
-    assert_eq!(store.log().len(), reads, "no call was made for them");
-    drop(taken);
-    let view = file.view(2 * 4096..2 * 4096 + 1).unwrap();
-    assert_eq!(view[..], pattern(2 * 4096..2 * 4096 + 1)[..]);
-    drop((view, file, group));
-    assert_empty(&cache);
 }
 
 // spec: R12

@@ -89,7 +89,7 @@ fn reads_are_of_what_is_there_and_wait_for_no_store() {
 }
 
 /// A store of 64 blocks that notes which threads call it. It reports its data in pieces of four
-/// blocks, so that each window of read-ahead has to ask for more.
+/// blocks, so that an answer about some blocks says nothing about blocks further on.
 struct Noting(Mutex<Vec<ThreadId>>);
 
 impl Noting {

@@ -1,5 +1,5 @@
-//! Windows of read-ahead: what is in flight while a reader reads on, and failures in the middle of
-//! one.
+//! Windows of read-ahead: what is in flight while a reader reads on, failures in the middle of one,
+//! and a window that is given up because memory is short.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,6 +13,7 @@ use super::requests::{Holding, read_only};
 use super::*;
 use crate::cache::core::validate::validate;
 use crate::cache::{FaultKind, FileError, Reading, StoreAction};
+use crate::reclaim::AllocMode;
 use crate::store::Request;
 use crate::sync::failpoint;
 
@@ -384,4 +385,30 @@ fn what_is_read_ahead_for_nothing_is_counted() {
     file.evict(..).unwrap();
     let unused = file.stats().read_ahead_unused;
     assert_eq!(unused, stats.read_ahead - 1, "one of them was page 2");
+}
+
+// spec: R11
+#[test]
+fn without_threads_a_request_for_memory_gives_up_reads_that_are_queued() {
+    let cache = memory(256);
+    let group = cache.root.create_child("small", 32 * 4096).unwrap();
+    let store = patterned(64 * 4096);
+    let file = open(&cache, &store, &options(4096).group(&group));
+    file.view(0..1).unwrap();
+    file.view(4096..4097).unwrap();
+    let (ahead, reads) = (core(&file).requests.len(), store.log().len());
+    assert_eq!(ahead, 1);
+    // All memory of the group but the blocks read ahead becomes unevictable.
+    let mut taken = Vec::new();
+    while core(&file).requests.len() == 1 {
+        let page = cache.pool.alloc(group.id(), 0, AllocMode::Wait);
+        taken.push(page.expect("the blocks read ahead can be evicted"));
+    }
+    assert!(taken.len() < 32);
+    assert_eq!(store.log().len(), reads, "no call was made for them");
+    drop(taken);
+    let view = file.view(2 * 4096..2 * 4096 + 1).unwrap();
+    assert_eq!(view[..], pattern(2 * 4096..2 * 4096 + 1)[..]);
+    drop((view, file, group));
+    assert_empty(&cache);
 }
